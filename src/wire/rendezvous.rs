@@ -1,0 +1,505 @@
+//! The frames of the rendezvous connection, on which two engines of one host pass each other their memory.
+//!
+//! A private protocol, version 1: one frame is one packet of an `AF_UNIX` `SOCK_SEQPACKET` connection, and file
+//! descriptors travel beside it. All integers are little-endian. Every frame of every version starts alike, so that an
+//! end can name the version that it does not speak:
+//!
+//! ```text
+//!  0  magic "smcfast\0" (8)     8  version u16     10  kind u16
+//! 12  length u32, of the whole frame               16  layout hash u64
+//! 24  body:
+//!     1 Hello    engine id (16)
+//!     2 Go       engine id (16), token u64, size code u8, zero (7)                          + memory, bell
+//!     3 Stop     reason u32, zero (4)
+//!     4 Memory   token u64, link id u32, size code u8, first contact u8 (0, 1), zero (2)    + memory [, bell]
+//! ```
+//!
+//! The layout hash stands for the layout of the shared memory; whoever owns that layout supplies the hash. Here zero
+//! bytes must be zero: both ends are of one version, and what a later one adds gets a later version number.
+
+use std::fmt;
+
+use super::prim::{Reader, Writer};
+use super::{Fault, InvalidMessage, SizeCode};
+
+/// The version of the frames that this module speaks.
+pub const VERSION: u16 = 1;
+/// Bytes of the longest frame of this version: what to offer when receiving one.
+pub const MAX_LEN: usize = HEADER_LEN + 32;
+
+const MAGIC: [u8; 8] = *b"smcfast\0";
+const HEADER_LEN: usize = 24;
+const NAME: &str = "rendezvous frame";
+
+/// The 128-bit random name of an engine: an event loop's share of this library in one process.
+///
+/// The first eight bytes, big-endian, are the engine's SMC-D GID in CLC messages, the last eight its GID extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EngineId(pub [u8; 16]);
+
+impl EngineId {
+    /// The id that an SMC-Dv2 GID and its extension stand for.
+    #[must_use]
+    pub const fn from_gid(gid: u64, extension: u64) -> Self {
+        Self((((gid as u128) << 64) | extension as u128).to_be_bytes())
+    }
+
+    /// The first half, as a GID.
+    #[must_use]
+    pub const fn gid(self) -> u64 {
+        (u128::from_be_bytes(self.0) >> 64) as u64
+    }
+
+    /// The second half, as a GID extension.
+    #[must_use]
+    pub const fn gid_extension(self) -> u64 {
+        u128::from_be_bytes(self.0) as u64
+    }
+}
+
+/// One frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    /// Server: this is who I am.
+    Hello {
+        /// The server's engine.
+        engine: EngineId,
+    },
+    /// Client: let us use shared memory; here is mine. Carries two file descriptors: memory and bell.
+    Go {
+        /// The client's engine.
+        engine: EngineId,
+        /// The token of the client's memory, which its CLC Confirm will repeat.
+        token: u64,
+        /// The size of the ring in the client's memory.
+        size: SizeCode,
+    },
+    /// Either end: this connection stays TCP. The codes are the business of the layer above.
+    Stop {
+        /// Why.
+        reason: u32,
+    },
+    /// Server: here is my memory. Carries its file descriptor, and on first contact the bell's.
+    Memory {
+        /// The token of the server's memory, which its CLC Accept will repeat.
+        token: u64,
+        /// The link group that the connection joins.
+        link_id: u32,
+        /// The size of the ring in the server's memory.
+        size: SizeCode,
+        /// Whether the link group is new.
+        first_contact: bool,
+    },
+}
+
+/// Why bytes are no frame of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameError {
+    /// The peer speaks another version of this protocol.
+    Version {
+        /// The version in its frame.
+        theirs: u16,
+    },
+    /// The peer's shared memory has another layout.
+    Layout {
+        /// The hash in its frame.
+        theirs: u64,
+    },
+    /// Anything else.
+    Invalid(InvalidMessage),
+}
+
+impl Frame {
+    /// How many file descriptors travel with the frame.
+    #[must_use]
+    pub const fn fd_count(&self) -> usize {
+        match self {
+            Self::Hello { .. } | Self::Stop { .. } => 0,
+            Self::Go { .. } => 2,
+            Self::Memory { first_contact, .. } => 1 + *first_contact as usize,
+        }
+    }
+
+    /// The bytes of the frame; `layout` is the hash of the layout of our shared memory.
+    #[must_use]
+    pub fn encode(&self, layout: u64) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(MAX_LEN);
+        writer.put(&MAGIC);
+        writer.le16(VERSION);
+        writer.le16(self.kind() as u16);
+        writer.le32(self.kind().len() as u32);
+        writer.le64(layout);
+        match *self {
+            Self::Hello { engine } => writer.put(&engine.0),
+            Self::Go {
+                engine,
+                token,
+                size,
+            } => {
+                writer.put(&engine.0);
+                writer.le64(token);
+                writer.u8(size.code());
+                writer.zeros(7);
+            }
+            Self::Stop { reason } => {
+                writer.le32(reason);
+                writer.zeros(4);
+            }
+            Self::Memory {
+                token,
+                link_id,
+                size,
+                first_contact,
+            } => {
+                writer.le64(token);
+                writer.le32(link_id);
+                writer.u8(size.code());
+                writer.u8(first_contact.into());
+                writer.zeros(2);
+            }
+        }
+        writer.finish()
+    }
+
+    /// The frame in one packet; `layout` is the hash of the layout of our shared memory.
+    ///
+    /// The order of the checks is part of the protocol: magic, version, layout, kind, length, body. An end of another
+    /// version or layout is thus told apart from one that is broken.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn decode(bytes: &[u8], layout: u64) -> Result<Self, FrameError> {
+        let mut reader = Reader::new(NAME, bytes);
+        if reader.take("magic")? != MAGIC {
+            return Err(reader
+                .error("magic", Fault::Illegal("is not that of smcfast"))
+                .into());
+        }
+        let version = reader.le16("version")?;
+        let kind = reader.le16("kind")?;
+        let length = reader.le32("length")?;
+        let theirs = reader.le64("layout")?;
+        if version != VERSION {
+            return Err(FrameError::Version { theirs: version });
+        }
+        if theirs != layout {
+            return Err(FrameError::Layout { theirs });
+        }
+        let Some(kind) = Kind::new(kind) else {
+            return Err(reader
+                .error(
+                    "kind",
+                    Fault::OutOfRange {
+                        found: kind.into(),
+                        min: 1,
+                        max: 4,
+                    },
+                )
+                .into());
+        };
+        reader.expect("length", length.into(), kind.len() as u64)?;
+        reader.expect_length(kind.len())?;
+        Ok(Self::body(&mut reader, kind)?)
+    }
+
+    fn body(reader: &mut Reader<'_>, kind: Kind) -> Result<Self, InvalidMessage> {
+        Ok(match kind {
+            Kind::Hello => Self::Hello {
+                engine: EngineId(reader.take("engine id")?),
+            },
+            Kind::Go => {
+                let engine = EngineId(reader.take("engine id")?);
+                let token = reader.le64("token")?;
+                let size = size_code(reader)?;
+                reader.zero::<7>("padding")?;
+                Self::Go {
+                    engine,
+                    token,
+                    size,
+                }
+            }
+            Kind::Stop => {
+                let reason = reader.le32("reason")?;
+                reader.zero::<4>("padding")?;
+                Self::Stop { reason }
+            }
+            Kind::Memory => {
+                let token = reader.le64("token")?;
+                let link_id = reader.le32("link id")?;
+                let size = size_code(reader)?;
+                let first_contact = boolean(reader, "first contact")?;
+                reader.zero::<2>("padding")?;
+                Self::Memory {
+                    token,
+                    link_id,
+                    size,
+                    first_contact,
+                }
+            }
+        })
+    }
+
+    const fn kind(&self) -> Kind {
+        match self {
+            Self::Hello { .. } => Kind::Hello,
+            Self::Go { .. } => Kind::Go,
+            Self::Stop { .. } => Kind::Stop,
+            Self::Memory { .. } => Kind::Memory,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Hello = 1,
+    Go = 2,
+    Stop = 3,
+    Memory = 4,
+}
+
+impl Kind {
+    const fn new(kind: u16) -> Option<Self> {
+        match kind {
+            1 => Some(Self::Hello),
+            2 => Some(Self::Go),
+            3 => Some(Self::Stop),
+            4 => Some(Self::Memory),
+            _ => None,
+        }
+    }
+
+    const fn len(self) -> usize {
+        HEADER_LEN
+            + match self {
+                Self::Hello | Self::Memory => 16,
+                Self::Go => 32,
+                Self::Stop => 8,
+            }
+    }
+}
+
+fn size_code(reader: &mut Reader<'_>) -> Result<SizeCode, InvalidMessage> {
+    let code = reader.u8("size code")?;
+    let max = SizeCode::MAX.code().into();
+    SizeCode::new(code).ok_or_else(|| {
+        reader.error(
+            "size code",
+            Fault::OutOfRange {
+                found: code.into(),
+                min: 0,
+                max,
+            },
+        )
+    })
+}
+
+fn boolean(reader: &mut Reader<'_>, field: &'static str) -> Result<bool, InvalidMessage> {
+    match reader.u8(field)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        found => Err(reader.error(
+            field,
+            Fault::OutOfRange {
+                found: found.into(),
+                min: 0,
+                max: 1,
+            },
+        )),
+    }
+}
+
+impl From<InvalidMessage> for FrameError {
+    fn from(error: InvalidMessage) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version { theirs } => write!(f, "{NAME}: version: {theirs}, ours is {VERSION}"),
+            Self::Layout { theirs } => write!(f, "{NAME}: layout: {theirs:#018x} is not ours"),
+            Self::Invalid(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: u64 = 0x1122_3344_5566_7788;
+    const ENGINE: EngineId = EngineId(*b"0123456789abcdef");
+    const SIZE: SizeCode = SizeCode::new(6).unwrap();
+
+    fn frames() -> [(Frame, usize, usize); 5] {
+        let memory = |first_contact| Frame::Memory {
+            token: 7,
+            link_id: 0x0100,
+            size: SIZE,
+            first_contact,
+        };
+        [
+            (Frame::Hello { engine: ENGINE }, 40, 0),
+            (
+                Frame::Go {
+                    engine: ENGINE,
+                    token: u64::MAX,
+                    size: SIZE,
+                },
+                56,
+                2,
+            ),
+            (
+                Frame::Stop {
+                    reason: 0xffff_0001,
+                },
+                32,
+                0,
+            ),
+            (memory(false), 40, 1),
+            (memory(true), 40, 2),
+        ]
+    }
+
+    #[test]
+    fn frames_have_their_lengths_and_come_back() {
+        for (frame, len, fds) in frames() {
+            let bytes = frame.encode(LAYOUT);
+            assert_eq!((bytes.len(), frame.fd_count()), (len, fds), "{frame:?}");
+            assert_eq!(Frame::decode(&bytes, LAYOUT), Ok(frame));
+        }
+        assert_eq!(MAX_LEN, 56);
+    }
+
+    #[test]
+    fn the_bytes_stand_where_the_protocol_puts_them() {
+        let go = Frame::Go {
+            engine: ENGINE,
+            token: 0x0807_0605_0403_0201,
+            size: SIZE,
+        }
+        .encode(LAYOUT);
+        let mut expected =
+            b"smcfast\0\x01\x00\x02\x00\x38\x00\x00\x00\x88\x77\x66\x55\x44\x33\x22\x11".to_vec();
+        expected.extend(ENGINE.0);
+        expected.extend([1, 2, 3, 4, 5, 6, 7, 8, 6, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(go, expected);
+        let memory = Frame::Memory {
+            token: 1,
+            link_id: 0x0403_0201,
+            size: SIZE,
+            first_contact: true,
+        }
+        .encode(LAYOUT);
+        assert_eq!(
+            memory[24..],
+            [1, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 6, 1, 0, 0]
+        );
+        assert_eq!(
+            Frame::Stop {
+                reason: 0x0403_0201
+            }
+            .encode(LAYOUT)[10..],
+            {
+                let mut rest = vec![
+                    3, 0, 32, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+                ];
+                rest.extend([1, 2, 3, 4, 0, 0, 0, 0]);
+                rest
+            }
+        );
+    }
+
+    #[test]
+    fn every_other_length_is_refused() {
+        for (frame, ..) in frames() {
+            let mut bytes = frame.encode(LAYOUT);
+            for cut in 0..bytes.len() {
+                assert!(matches!(
+                    Frame::decode(&bytes[..cut], LAYOUT),
+                    Err(FrameError::Invalid(_))
+                ));
+            }
+            bytes.push(0);
+            let error = Frame::decode(&bytes, LAYOUT).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "rendezvous frame: length: {}, expected {}",
+                    bytes.len(),
+                    bytes.len() - 1
+                )
+            );
+        }
+    }
+
+    /// What decode says when the byte at `at` of a Memory frame is `value`.
+    fn spoiled(at: usize, value: u8) -> String {
+        let mut bytes = frames()[4].0.encode(LAYOUT);
+        bytes[at] = value;
+        Frame::decode(&bytes, LAYOUT).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        assert_eq!(
+            spoiled(0, b'S'),
+            "rendezvous frame: magic: is not that of smcfast"
+        );
+        assert_eq!(spoiled(8, 2), "rendezvous frame: version: 2, ours is 1");
+        assert_eq!(spoiled(10, 5), "rendezvous frame: kind: 5, allowed 1 to 4");
+        assert_eq!(spoiled(10, 0), "rendezvous frame: kind: 0, allowed 1 to 4");
+        assert_eq!(spoiled(12, 41), "rendezvous frame: length: 41, expected 40");
+        assert_eq!(
+            spoiled(16, 0),
+            "rendezvous frame: layout: 0x1122334455667700 is not ours"
+        );
+        assert_eq!(
+            spoiled(36, 16),
+            "rendezvous frame: size code: 16, allowed 0 to 15"
+        );
+        assert_eq!(
+            spoiled(37, 2),
+            "rendezvous frame: first contact: 2, allowed 0 to 1"
+        );
+        assert_eq!(spoiled(39, 1), "rendezvous frame: padding: must be zero");
+    }
+
+    #[test]
+    fn version_is_told_before_layout_and_layout_before_the_rest() {
+        let mut bytes = frames()[0].0.encode(LAYOUT);
+        bytes[10] = 99;
+        bytes.push(1);
+        assert!(matches!(
+            Frame::decode(&bytes, LAYOUT),
+            Err(FrameError::Invalid(_))
+        ));
+        bytes[16] = 0;
+        assert_eq!(
+            Frame::decode(&bytes, LAYOUT),
+            Err(FrameError::Layout {
+                theirs: 0x1122_3344_5566_7700
+            })
+        );
+        bytes[8] = 2;
+        assert_eq!(
+            Frame::decode(&bytes, LAYOUT),
+            Err(FrameError::Version { theirs: 2 })
+        );
+    }
+
+    #[test]
+    fn an_engine_id_is_a_gid_and_its_extension() {
+        assert_eq!(
+            (ENGINE.gid(), ENGINE.gid_extension()),
+            (0x3031_3233_3435_3637, 0x3839_6162_6364_6566)
+        );
+        assert_eq!(
+            EngineId::from_gid(ENGINE.gid(), ENGINE.gid_extension()),
+            ENGINE
+        );
+    }
+}
