@@ -1,1 +1,23 @@
-//! Layer `mem`.
+//! The unsafe island for memory: mappings, copies from and to memory that another process may write, atomics.
+//!
+//! Contract of the layer:
+//!
+//! * It knows nothing of SMC: it deals in offsets, lengths and words.
+//! * Every offset and length is checked here against the mapping, whoever computed it; out of bounds is a panic of the
+//!   caller's mistake, never an access (callers validate what comes from a peer before they come here).
+//! * No Rust reference is ever made to bytes that a peer may write, except to atomics.
+//! * A mapping belongs to the process that made it: after a fork the child does not have it ([`fork`]), and every access is
+//!   guarded by the generation check of its owner.
+//!
+//! `docs/safety.md` argues each unsafe block together.
+
+mod copy;
+pub mod fork;
+pub mod header;
+pub mod memfd;
+pub mod region;
+pub mod sync;
+
+pub use header::{Half, Header};
+pub use memfd::Memory;
+pub use region::Region;
