@@ -1,2 +1,6 @@
 #![forbid(unsafe_code)]
-//! Layer `fabric`.
+//! Moves bytes and wakes peers; knows nothing of SMC.
+//!
+//! * [`shm`]: between processes of one host, through sealed anonymous memory and eventfds.
+
+pub mod shm;

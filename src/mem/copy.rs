@@ -243,14 +243,32 @@ mod tests {
     #[test]
     fn every_length_and_alignment_is_exact() {
         let source: Vec<u8> = (0..2048u32).map(|i| (i * 7 + i / 251) as u8).collect();
-        for len in (0..200).chain([255, 256, 257, 511, 512, 513, 640, 767, 1023, 1024, 1025, 1500]) {
+        for len in (0..200).chain([
+            255, 256, 257, 511, 512, 513, 640, 767, 1023, 1024, 1025, 1500,
+        ]) {
             for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 5), (15, 16), (31, 33), (63, 1)] {
                 let mut target = vec![0xa5u8; 1700];
                 // SAFETY: from + len <= 1563 < 2048 and 8 + to + len <= 1541 < 1700; two separate vectors.
-                unsafe { copy(target.as_mut_ptr().add(8 + to), source.as_ptr().add(from), len) };
-                assert_eq!(&target[8 + to..8 + to + len], &source[from..from + len], "len {len} from {from} to {to}");
-                assert!(target[..8 + to].iter().all(|&b| b == 0xa5), "before, len {len}");
-                assert!(target[8 + to + len..].iter().all(|&b| b == 0xa5), "behind, len {len}");
+                unsafe {
+                    copy(
+                        target.as_mut_ptr().add(8 + to),
+                        source.as_ptr().add(from),
+                        len,
+                    )
+                };
+                assert_eq!(
+                    &target[8 + to..8 + to + len],
+                    &source[from..from + len],
+                    "len {len} from {from} to {to}"
+                );
+                assert!(
+                    target[..8 + to].iter().all(|&b| b == 0xa5),
+                    "before, len {len}"
+                );
+                assert!(
+                    target[8 + to + len..].iter().all(|&b| b == 0xa5),
+                    "behind, len {len}"
+                );
             }
         }
     }

@@ -31,7 +31,9 @@ pub fn generation() -> io::Result<u64> {
         0 => {
             let fresh = GENERATIONS.fetch_add(1, Relaxed) + 1;
             // Two threads may be first at once: the one that stores decides for both.
-            Ok(word.compare_exchange(0, fresh, Relaxed, Relaxed).map_or_else(|winner| winner, |_| fresh))
+            Ok(word
+                .compare_exchange(0, fresh, Relaxed, Relaxed)
+                .map_or_else(|winner| winner, |_| fresh))
         }
         current => Ok(current),
     }
@@ -40,12 +42,21 @@ pub fn generation() -> io::Result<u64> {
 /// Whether `made_in`, a value of [`generation`], is this process: false in a child that inherited it.
 #[inline]
 pub fn is_current(made_in: u64) -> bool {
-    PAGE_WORD.get().is_some_and(|word| word.load(Relaxed) == made_in)
+    PAGE_WORD
+        .get()
+        .is_some_and(|word| word.load(Relaxed) == made_in)
 }
 
 fn wiped_on_fork() -> io::Result<&'static AtomicU64> {
     // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
-    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
+    let page = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            PAGE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )?
+    };
     // SAFETY: the page was mapped just now, is ours alone and holds nothing yet.
     unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork)? };
     // SAFETY: page-aligned, mapped for the life of the process (never unmapped), zero is a valid value, only accessed as an atomic.

@@ -122,7 +122,11 @@ impl Header {
     /// # Panics
     /// The memory is smaller than the page.
     pub fn new(memory: Arc<Memory>, side: Side) -> Self {
-        assert!(memory.len() >= HEADER_LEN, "{} bytes have no header page", memory.len());
+        assert!(
+            memory.len() >= HEADER_LEN,
+            "{} bytes have no header page",
+            memory.len()
+        );
         Self { memory, side }
     }
 
@@ -138,7 +142,8 @@ impl Header {
     /// Whether the page says that it is laid out as this build does it.
     pub fn is_known(&self) -> bool {
         let page = self.page();
-        page.magic.load(Ordering::Acquire) == MAGIC && page.layout.load(Ordering::Relaxed) == LAYOUT_HASH
+        page.magic.load(Ordering::Acquire) == MAGIC
+            && page.layout.load(Ordering::Relaxed) == LAYOUT_HASH
     }
 
     /// The half that this side writes.
@@ -184,7 +189,10 @@ mod tests {
     fn pair() -> (Header, Header) {
         let fd = create(HEADER_LEN, false).expect("memfd");
         let map = || Arc::new(Memory::map(&fd, HEADER_LEN).expect("map"));
-        (Header::new(map(), Side::Server), Header::new(map(), Side::Client))
+        (
+            Header::new(map(), Side::Server),
+            Header::new(map(), Side::Client),
+        )
     }
 
     #[test]
@@ -203,7 +211,10 @@ mod tests {
         assert!(!client.is_known());
         server.initialise();
         assert!(client.is_known());
-        client.page().layout.store(LAYOUT_HASH ^ 1, Ordering::Relaxed);
+        client
+            .page()
+            .layout
+            .store(LAYOUT_HASH ^ 1, Ordering::Relaxed);
         assert!(!client.is_known());
     }
 

@@ -4,7 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -13,7 +16,9 @@ use super::fork;
 /// Bytes of one page of the header; the kernel's page may be larger, mappings are made whole.
 pub const PAGE: usize = 4096;
 
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Shared memory mapped into this process; unmapped when dropped, but only by the process that mapped it.
@@ -91,7 +96,10 @@ fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), Refused> {
     }
     let actual = fstat(fd)?.st_size as u64;
     if actual != len as u64 {
-        return Err(Refused::Size { actual, expected: len as u64 });
+        return Err(Refused::Size {
+            actual,
+            expected: len as u64,
+        });
     }
     Ok(())
 }
@@ -106,8 +114,21 @@ impl Memory {
         check(fd, len)?;
         let generation = fork::generation()?;
         // SAFETY: a new shared mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
-        let memory = Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len, generation };
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )?
+        };
+        let memory = Self {
+            start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?,
+            len,
+            generation,
+        };
         // SAFETY: exactly the mapping made above; the advice changes what a child inherits, not its contents.
         unsafe { madvise(start, len, Advice::LinuxDontFork)? };
         Ok(memory)
@@ -170,29 +191,44 @@ mod tests {
     fn a_wrong_size_is_refused() {
         let fd = create(1 << 16, false).expect("memfd");
         let error = Memory::map(&fd, 1 << 17).expect_err("too small");
-        assert_eq!(error.to_string(), "shared memory: size: 65536 bytes, expected 131072");
+        assert_eq!(
+            error.to_string(),
+            "shared memory: size: 65536 bytes, expected 131072"
+        );
     }
 
     #[test]
     fn unsealed_memory_is_refused() {
-        let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
+        let fd =
+            memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
         ftruncate(&fd, 4096).expect("ftruncate");
         assert!(matches!(Memory::map(&fd, 4096), Err(Refused::Seals)));
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).expect("seals");
-        assert!(matches!(Memory::map(&fd, 4096), Err(Refused::Seals)), "without SEAL the peer could add WRITE later");
+        assert!(
+            matches!(Memory::map(&fd, 4096), Err(Refused::Seals)),
+            "without SEAL the peer could add WRITE later"
+        );
     }
 
     #[test]
     fn other_files_are_refused() {
         let file = std::fs::File::open("/proc/self/exe").expect("own executable");
-        assert!(matches!(Memory::map(&file, 4096), Err(Refused::FileSystem | Refused::Seals)));
-        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").expect("/dev/null");
+        assert!(matches!(
+            Memory::map(&file, 4096),
+            Err(Refused::FileSystem | Refused::Seals)
+        ));
+        let null = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/null")
+            .expect("/dev/null");
         assert!(Memory::map(&null, 4096).is_err());
     }
 
     #[test]
     fn memory_sealed_against_writing_is_refused() {
-        let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
+        let fd =
+            memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
         ftruncate(&fd, 4096).expect("ftruncate");
         fcntl_add_seals(&fd, SEALS | SealFlags::WRITE).expect("seals");
         assert!(matches!(Memory::map(&fd, 4096), Err(Refused::Os(_))));

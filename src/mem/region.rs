@@ -20,8 +20,14 @@ impl Region {
     /// # Panics
     /// The range does not lie in the mapping.
     pub fn new(memory: Arc<Memory>, start: usize, len: usize) -> Self {
-        let end = start.checked_add(len).expect("a range that does not overflow");
-        assert!(end <= memory.len(), "region {start}+{len} in {} bytes", memory.len());
+        let end = start
+            .checked_add(len)
+            .expect("a range that does not overflow");
+        assert!(
+            end <= memory.len(),
+            "region {start}+{len} in {} bytes",
+            memory.len()
+        );
         Self { memory, start, len }
     }
 
@@ -59,7 +65,11 @@ impl Region {
 
     #[inline]
     fn checked(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(offset <= self.len && len <= self.len - offset, "range {offset}+{len} in a region of {}", self.len);
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "range {offset}+{len} in a region of {}",
+            self.len
+        );
         assert!(self.memory.is_ours(), "shared memory inherited by a fork");
         self.memory.start().wrapping_add(self.start + offset)
     }

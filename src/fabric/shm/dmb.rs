@@ -1,0 +1,91 @@
+//! A DMB, direct memory buffer: the header page of a connection and a ring that the peer writes.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::mem::header::{HEADER_LEN, Header, Side};
+use crate::mem::memfd::{self, Memory, Refused};
+use crate::mem::region::Region;
+
+/// One mapped DMB.
+#[derive(Debug)]
+pub struct Dmb {
+    memory: Arc<Memory>,
+    ring: Region,
+}
+
+impl Dmb {
+    /// Makes a DMB whose ring has `ring_len` bytes, and the fd to hand to the peer. No page is touched unless `preallocate`.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE, ENOMEM, ENOSPC.
+    pub fn create(ring_len: usize, preallocate: bool) -> io::Result<(Self, OwnedFd)> {
+        let fd = memfd::create(HEADER_LEN + ring_len, preallocate)?;
+        let dmb = Self::attach(&fd, ring_len).map_err(|refused| match refused {
+            Refused::Os(error) => error,
+            // Own memory was made a line above as the check wants it; only the system can say no to it.
+            other => io::Error::other(other),
+        })?;
+        Ok((dmb, fd))
+    }
+
+    /// Maps a DMB that a peer made and announced with `ring_len` bytes.
+    ///
+    /// # Errors
+    /// [`Refused`] says what is wrong with the file.
+    pub fn attach(fd: impl AsFd, ring_len: usize) -> Result<Self, Refused> {
+        let memory = Arc::new(Memory::map(fd, HEADER_LEN + ring_len)?);
+        let ring = Region::new(Arc::clone(&memory), HEADER_LEN, ring_len);
+        Ok(Self { memory, ring })
+    }
+
+    /// The header page, seen from `side`.
+    pub fn header(&self, side: Side) -> Header {
+        Header::new(Arc::clone(&self.memory), side)
+    }
+
+    /// Bytes of the ring.
+    pub fn ring_len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Copies `bytes` into the ring at `offset`; the caller has cut them at the ring's end.
+    #[inline]
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.ring.write(offset, bytes);
+    }
+
+    /// Copies from the ring at `offset`, and initialises all of `into`.
+    #[inline]
+    pub fn read(&self, offset: usize, into: &mut [MaybeUninit<u8>]) {
+        self.ring.read(offset, into);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_map_the_same_ring() {
+        let (mine, fd) = Dmb::create(16 << 10, false).expect("create");
+        let theirs = Dmb::attach(&fd, 16 << 10).expect("attach");
+        theirs.write(16_380, b"tail");
+        let mut out = [MaybeUninit::uninit(); 4];
+        mine.read(16_380, &mut out);
+        let other = Dmb::attach(&fd, 32 << 10).expect_err("another size than announced");
+        assert_eq!(
+            other.to_string(),
+            "shared memory: size: 20480 bytes, expected 36864"
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "in a region of 16384")]
+    fn the_ring_ends_where_it_ends() {
+        let (dmb, _fd) = Dmb::create(16 << 10, false).expect("create");
+        dmb.write(16_381, b"tail");
+    }
+}
