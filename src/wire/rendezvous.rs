@@ -9,7 +9,7 @@
 //! 12  length u32, of the whole frame               16  layout hash u64
 //! 24  body:
 //!     1 Hello    engine id (16)
-//!     2 Go       engine id (16), token u64, size code u8, zero (7)                          + memory, bell
+//!     2 Go       engine id (16), token u64, known link id u32 (0 none), size code u8, zero (3)  + memory, bell
 //!     3 Stop     reason u32, zero (4)
 //!     4 Memory   token u64, link id u32, size code u8, first contact u8 (0, 1), zero (2)    + memory [, bell]
 //! ```
@@ -71,6 +71,9 @@ pub enum Frame {
         engine: EngineId,
         /// The token of the client's memory, which its CLC Confirm will repeat.
         token: u64,
+        /// The link group with this server that the client still has and could reuse; 0 if it has none. Only the client
+        /// knows: a server that guessed would name a group that the client has let go of.
+        known_link: u32,
         /// The size of the ring in the client's memory.
         size: SizeCode,
     },
@@ -134,12 +137,14 @@ impl Frame {
             Self::Go {
                 engine,
                 token,
+                known_link,
                 size,
             } => {
                 writer.put(&engine.0);
                 writer.le64(token);
+                writer.le32(known_link);
                 writer.u8(size.code());
-                writer.zeros(7);
+                writer.zeros(3);
             }
             Self::Stop { reason } => {
                 writer.le32(reason);
@@ -210,11 +215,13 @@ impl Frame {
             Kind::Go => {
                 let engine = EngineId(reader.take("engine id")?);
                 let token = reader.le64("token")?;
+                let known_link = reader.le32("known link id")?;
                 let size = size_code(reader)?;
-                reader.zero::<7>("padding")?;
+                reader.zero::<3>("padding")?;
                 Self::Go {
                     engine,
                     token,
+                    known_link,
                     size,
                 }
             }
@@ -347,6 +354,7 @@ mod tests {
                 Frame::Go {
                     engine: ENGINE,
                     token: u64::MAX,
+                    known_link: 0x0200,
                     size: SIZE,
                 },
                 56,
@@ -379,13 +387,14 @@ mod tests {
         let go = Frame::Go {
             engine: ENGINE,
             token: 0x0807_0605_0403_0201,
+            known_link: 0x0c0b_0a09,
             size: SIZE,
         }
         .encode(LAYOUT);
         let mut expected =
             b"smcfast\0\x01\x00\x02\x00\x38\x00\x00\x00\x88\x77\x66\x55\x44\x33\x22\x11".to_vec();
         expected.extend(ENGINE.0);
-        expected.extend([1, 2, 3, 4, 5, 6, 7, 8, 6, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 6, 0, 0, 0]);
         assert_eq!(go, expected);
         let memory = Frame::Memory {
             token: 1,
