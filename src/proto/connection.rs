@@ -22,8 +22,8 @@ const UPDATE_WANTED: ProducerFlags = ProducerFlags::CONSUMER_UPDATE_REQUESTED
 ///
 /// What must be published, and when:
 /// * after `produced`: [`producer_cursor`](Self::producer_cursor);
-/// * when [`update_due`](Self::update_due) after `consumed`, and after [`set_write_blocked`](Self::set_write_blocked),
-///   [`shutdown_write`](Self::shutdown_write), [`close`](Self::close) or [`abort`](Self::abort):
+/// * when [`update_due`](Self::update_due), to be asked after `consumed` and after `handle_*` (a peer may run full
+///   later than the last read), and in any case after a change of [`flags`](Self::flags):
 ///   [`take_consumer`](Self::take_consumer).
 ///
 /// A caller that loads cursors and flags one by one loads the flags **before** the producer cursor and handles them
@@ -346,3 +346,6 @@ fn bad_cursor(field: &'static str, error: CursorError) -> PeerMisbehaved {
         fault: error.into(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,10 @@
 //! Every cell of the table of close states.
 
-use super::State::*;
+use super::State::{
+    Active as ACT, AppCloseWait1 as ACW1, AppCloseWait2 as ACW2, AppFinCloseWait as AFCW,
+    Closed as CLOSED, PeerAbortWait as PAW, PeerCloseWait1 as PCW1, PeerCloseWait2 as PCW2,
+    PeerFinCloseWait as PFCW, ProcessAbort as PRAB,
+};
 use super::*;
 
 #[derive(Debug, Clone, Copy)]
@@ -41,85 +45,66 @@ fn after(steps: &[Step]) -> Closing {
     closing
 }
 
-/// One row: the way into a state, the state with what was sent by then, and for each of `STEPS` where it leads and
-/// what was sent by then.
+/// One row: a way into a state; the state, and what was sent by then; the same after each of `STEPS`.
 type Cell = (State, u8);
-struct Row {
-    path: &'static [Step],
-    here: Cell,
-    cells: [Cell; 7],
-}
+type Row = (&'static [Step], Cell, [Cell; 7]);
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    //     way in                               state here                    SHUTDOWN                CLOSE                    ABORT                    done                    closed                  abort                   link lost
-    Row { path: &[],                            here: (Active, 0),            cells: [(PeerCloseWait1, 0x80), (PeerCloseWait1, 0x40), (PeerCloseWait1, 0x20), (AppCloseWait1, 0), (AppCloseWait1, 0), (ProcessAbort, 0), (PeerAbortWait, 0x20)] },
-    Row { path: &[Shutdown],                    here: (PeerCloseWait1, 0x80), cells: [(PeerCloseWait1, 0x80), (PeerCloseWait1, 0xc0), (PeerCloseWait1, 0xa0), (PeerCloseWait2, 0x80), (AppFinCloseWait, 0x80), (ProcessAbort, 0x80), (PeerAbortWait, 0xa0)] },
-    Row { path: &[Close],                       here: (PeerCloseWait1, 0x40), cells: [(PeerCloseWait1, 0x40), (PeerCloseWait1, 0x40), (PeerCloseWait1, 0x40), (PeerCloseWait2, 0x40), (Closed, 0x40), (Closed, 0x40), (Closed, 0x60)] },
-    Row { path: &[Shutdown, Close],             here: (PeerCloseWait1, 0xc0), cells: [(PeerCloseWait1, 0xc0), (PeerCloseWait1, 0xc0), (PeerCloseWait1, 0xc0), (PeerCloseWait2, 0xc0), (Closed, 0xc0), (Closed, 0xc0), (Closed, 0xe0)] },
-    Row { path: &[Shutdown, PeerDone],          here: (PeerCloseWait2, 0x80), cells: [(PeerCloseWait2, 0x80), (PeerCloseWait2, 0xc0), (PeerCloseWait2, 0xa0), (PeerCloseWait2, 0x80), (AppFinCloseWait, 0x80), (ProcessAbort, 0x80), (PeerAbortWait, 0xa0)] },
-    Row { path: &[Close, PeerDone],             here: (PeerCloseWait2, 0x40), cells: [(PeerCloseWait2, 0x40), (PeerCloseWait2, 0x40), (PeerCloseWait2, 0x40), (PeerCloseWait2, 0x40), (Closed, 0x40), (Closed, 0x40), (Closed, 0x60)] },
-    Row { path: &[PeerDone],                    here: (AppCloseWait1, 0),     cells: [(AppCloseWait2, 0x80), (PeerFinCloseWait, 0x40), (PeerFinCloseWait, 0x20), (AppCloseWait1, 0), (AppCloseWait1, 0), (ProcessAbort, 0), (PeerAbortWait, 0x20)] },
-    Row { path: &[PeerClosed],                  here: (AppCloseWait1, 0),     cells: [(AppCloseWait2, 0x80), (Closed, 0x40), (Closed, 0x20), (AppCloseWait1, 0), (AppCloseWait1, 0), (ProcessAbort, 0), (PeerAbortWait, 0x20)] },
-    Row { path: &[PeerDone, Shutdown],          here: (AppCloseWait2, 0x80),  cells: [(AppCloseWait2, 0x80), (PeerFinCloseWait, 0xc0), (PeerFinCloseWait, 0xa0), (AppCloseWait2, 0x80), (AppCloseWait2, 0x80), (ProcessAbort, 0x80), (PeerAbortWait, 0xa0)] },
-    Row { path: &[PeerDone, Shutdown, PeerClosed], here: (AppCloseWait2, 0x80), cells: [(AppCloseWait2, 0x80), (Closed, 0xc0), (Closed, 0xa0), (AppCloseWait2, 0x80), (AppCloseWait2, 0x80), (ProcessAbort, 0x80), (PeerAbortWait, 0xa0)] },
-    Row { path: &[Shutdown, PeerClosed],        here: (AppFinCloseWait, 0x80), cells: [(AppFinCloseWait, 0x80), (Closed, 0xc0), (Closed, 0xa0), (AppFinCloseWait, 0x80), (AppFinCloseWait, 0x80), (ProcessAbort, 0x80), (PeerAbortWait, 0xa0)] },
-    Row { path: &[PeerDone, Close],             here: (PeerFinCloseWait, 0x40), cells: [(PeerFinCloseWait, 0x40), (PeerFinCloseWait, 0x40), (PeerFinCloseWait, 0x40), (PeerFinCloseWait, 0x40), (Closed, 0x40), (Closed, 0x40), (Closed, 0x60)] },
-    Row { path: &[PeerAbort],                   here: (ProcessAbort, 0),      cells: [(ProcessAbort, 0), (Closed, 0x20), (Closed, 0x20), (ProcessAbort, 0), (ProcessAbort, 0), (ProcessAbort, 0), (PeerAbortWait, 0x20)] },
-    Row { path: &[LinkLost],                    here: (PeerAbortWait, 0x20),  cells: [(PeerAbortWait, 0x20), (Closed, 0x20), (Closed, 0x20), (PeerAbortWait, 0x20), (PeerAbortWait, 0x20), (PeerAbortWait, 0x20), (PeerAbortWait, 0x20)] },
-    Row { path: &[Close, PeerClosed],           here: (Closed, 0x40),         cells: [(Closed, 0x40), (Closed, 0x40), (Closed, 0x40), (Closed, 0x40), (Closed, 0x40), (Closed, 0x40), (Closed, 0x40)] },
+    // way in                            here             SHUTDOWN        CLOSE           ABORT           done            closed          abort           link lost
+    (&[],                                 (ACT, 0x00),     [(PCW1, 0x80),  (PCW1, 0x40),  (PCW1, 0x20),  (ACW1, 0x00),  (ACW1, 0x00),  (PRAB, 0x00),  (PAW, 0x20)]),
+    (&[Shutdown],                         (PCW1, 0x80),    [(PCW1, 0x80),  (PCW1, 0xc0),  (PCW1, 0xa0),  (PCW2, 0x80),  (AFCW, 0x80),  (PRAB, 0x80),  (PAW, 0xa0)]),
+    (&[Close],                            (PCW1, 0x40),    [(PCW1, 0x40),  (PCW1, 0x40),  (PCW1, 0x40),  (PCW2, 0x40),  (CLOSED, 0x40), (CLOSED, 0x40), (CLOSED, 0x60)]),
+    (&[Shutdown, Close],                  (PCW1, 0xc0),    [(PCW1, 0xc0),  (PCW1, 0xc0),  (PCW1, 0xc0),  (PCW2, 0xc0),  (CLOSED, 0xc0), (CLOSED, 0xc0), (CLOSED, 0xe0)]),
+    (&[Shutdown, PeerDone],               (PCW2, 0x80),    [(PCW2, 0x80),  (PCW2, 0xc0),  (PCW2, 0xa0),  (PCW2, 0x80),  (AFCW, 0x80),  (PRAB, 0x80),  (PAW, 0xa0)]),
+    (&[Close, PeerDone],                  (PCW2, 0x40),    [(PCW2, 0x40),  (PCW2, 0x40),  (PCW2, 0x40),  (PCW2, 0x40),  (CLOSED, 0x40), (CLOSED, 0x40), (CLOSED, 0x60)]),
+    (&[PeerDone],                         (ACW1, 0x00),    [(ACW2, 0x80),  (PFCW, 0x40),  (PFCW, 0x20),  (ACW1, 0x00),  (ACW1, 0x00),  (PRAB, 0x00),  (PAW, 0x20)]),
+    (&[PeerClosed],                       (ACW1, 0x00),    [(ACW2, 0x80),  (CLOSED, 0x40), (CLOSED, 0x20), (ACW1, 0x00),  (ACW1, 0x00),  (PRAB, 0x00),  (PAW, 0x20)]),
+    (&[PeerDone, Shutdown],               (ACW2, 0x80),    [(ACW2, 0x80),  (PFCW, 0xc0),  (PFCW, 0xa0),  (ACW2, 0x80),  (ACW2, 0x80),  (PRAB, 0x80),  (PAW, 0xa0)]),
+    (&[PeerDone, Shutdown, PeerClosed],   (ACW2, 0x80),    [(ACW2, 0x80),  (CLOSED, 0xc0), (CLOSED, 0xa0), (ACW2, 0x80),  (ACW2, 0x80),  (PRAB, 0x80),  (PAW, 0xa0)]),
+    (&[Shutdown, PeerClosed],             (AFCW, 0x80),    [(AFCW, 0x80),  (CLOSED, 0xc0), (CLOSED, 0xa0), (AFCW, 0x80),  (AFCW, 0x80),  (PRAB, 0x80),  (PAW, 0xa0)]),
+    (&[PeerDone, Close],                  (PFCW, 0x40),    [(PFCW, 0x40),  (PFCW, 0x40),  (PFCW, 0x40),  (PFCW, 0x40),  (CLOSED, 0x40), (CLOSED, 0x40), (CLOSED, 0x60)]),
+    (&[PeerAbort],                        (PRAB, 0x00),    [(PRAB, 0x00),  (CLOSED, 0x20), (CLOSED, 0x20), (PRAB, 0x00),  (PRAB, 0x00),  (PRAB, 0x00),  (PAW, 0x20)]),
+    (&[LinkLost],                         (PAW, 0x20),     [(PAW, 0x20) ,  (CLOSED, 0x20), (CLOSED, 0x20), (PAW, 0x20) ,  (PAW, 0x20) ,  (PAW, 0x20) ,  (PAW, 0x20)]),
+    (&[Close, PeerClosed],                (CLOSED, 0x40),  [(CLOSED, 0x40), (CLOSED, 0x40), (CLOSED, 0x40), (CLOSED, 0x40), (CLOSED, 0x40), (CLOSED, 0x40), (CLOSED, 0x40)]),
 ];
 
 #[test]
 fn every_cell_of_the_table() {
-    for row in TABLE {
-        let closing = after(row.path);
-        assert_eq!(
-            (closing.state(), closing.sent().bits()),
-            row.here,
-            "{:?}",
-            row.path
-        );
-        for (step, cell) in STEPS.into_iter().zip(row.cells) {
+    for (path, here, cells) in TABLE {
+        let closing = after(path);
+        assert_eq!((closing.state(), closing.sent().bits()), *here, "{path:?}");
+        for (step, cell) in STEPS.into_iter().zip(*cells) {
             let mut closing = closing.clone();
             take(&mut closing, step);
-            assert_eq!(
-                (closing.state(), closing.sent().bits()),
-                cell,
-                "{:?}, then {step:?}",
-                row.path
-            );
+            let there = (closing.state(), closing.sent().bits());
+            assert_eq!(there, cell, "{path:?}, then {step:?}");
         }
     }
 }
 
 #[test]
 fn data_may_be_sent_only_before_our_end_and_before_the_peer_has_closed() {
-    for row in TABLE {
-        let open = matches!(row.path, [] | [PeerDone]);
-        assert_eq!(after(row.path).can_send(), open, "{:?}", row.path);
+    for (path, ..) in TABLE {
+        let open = matches!(path, [] | [PeerDone]);
+        assert_eq!(after(path).can_send(), open, "{path:?}");
     }
 }
 
 #[test]
 fn flags_in_one_message_lead_where_single_ones_do() {
-    for row in TABLE {
+    for (path, ..) in TABLE {
         for bits in (0u8..=0xe0).step_by(0x20) {
-            let together = StateFlags::from_bits_retain(bits) | after(row.path).seen();
-            let mut at_once = after(row.path);
+            let together = StateFlags::from_bits_retain(bits) | after(path).seen();
+            let mut at_once = after(path);
             at_once.handle(together).unwrap();
-            let mut singly = after(row.path);
+            let mut singly = after(path);
             for step in [(0x80, PeerDone), (0x40, PeerClosed), (0x20, PeerAbort)] {
                 if bits & step.0 != 0 {
                     take(&mut singly, step.1);
                 }
             }
-            assert_eq!(
-                at_once.state(),
-                singly.state(),
-                "{:?} and {bits:#x}",
-                row.path
-            );
+            assert_eq!(at_once.state(), singly.state(), "{:?} and {bits:#x}", path);
         }
     }
 }
@@ -169,7 +154,7 @@ fn unknown_flags_are_ignored() {
         closing.handle(StateFlags::from_bits_retain(0x1f)),
         Ok(false)
     );
-    assert_eq!(closing.state(), Active);
+    assert_eq!(closing.state(), ACT);
     assert_eq!(closing.handle(StateFlags::from_bits_retain(0x9f)), Ok(true));
     assert_eq!(
         closing.handle(StateFlags::from_bits_retain(0x80)),
