@@ -1,0 +1,69 @@
+"""Builds the wheels and looks into them."""
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+from interpreters import Venv
+from phases import ROOT, PhaseFailed, Phases, capture
+
+DIST = ROOT / "dist"
+POLICY = "manylinux_2_28"
+# The C library and its parts: all that the module may ask the loader for.
+_ALLOWED = ("libc.so", "ld-linux-", "libpthread.so", "libdl.so", "libm.so", "librt.so")
+_TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+
+
+def build(phases: Phases, tools: Venv, target: str | None = None) -> Path:
+    """Build the release wheel, for this machine or for a Rust target; the file. Seconds when nothing has changed.
+
+    zig links against an older glibc than this machine's, so that the wheel which is tested is the wheel which ships.
+    """
+    into = DIST / (target or "host")
+    for old in into.glob("*.whl"):
+        old.unlink()
+    command: list[str | Path] = [tools.tool("maturin"), "build", "--release", "--zig", "--compatibility", POLICY]
+    command += ["--out", into, *(["--target", target] if target else [])]
+    phases.run(f"wheel {target or 'of this machine'}", command, env=tools.env)
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+def build_all(phases: Phases, tools: Venv) -> None:
+    """Build and check a wheel for each machine whose Rust target is here; the others are named in a line."""
+    wheels = [build(phases, tools)]
+    here = wheels[0].stem.rpartition(POLICY + "_")[2]
+    installed = (capture(["rustup", "target", "list", "--installed"]) or "").split()
+    for machine, target in _TARGETS.items():
+        if machine == here:
+            continue
+        if target in installed:
+            wheels.append(build(phases, tools, target))
+        else:
+            print(f"no wheel for {machine}: the Rust target {target} is not installed (rustup target add {target})")
+    for wheel in wheels:
+        check(phases, tools, wheel)
+
+
+def check(phases: Phases, tools: Venv, wheel: Path) -> None:
+    """:raises PhaseFailed: when the wheel is not what its name says, carries a library or links more than libc."""
+    phases.run(f"auditwheel {wheel.name}", [tools.python, "-m", "auditwheel", "show", wheel])
+    shown = capture([tools.python, "-m", "auditwheel", "show", wheel]) or ""
+    said = " ".join(shown.split())
+    if f'platform tag: "{POLICY}_' not in said or "-cp311-abi3-" not in wheel.name:
+        raise PhaseFailed(f"{wheel.name} is not an abi3-py311 {POLICY} wheel")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        bundled = [name for name in names if ".libs/" in name]
+        (module,) = (name for name in names if name.endswith(".so"))
+        extracted = Path(archive.extract(module, ROOT / "target" / "audit"))
+    foreign = [library for library in needed(extracted) if not library.startswith(_ALLOWED)]
+    if bundled or foreign:
+        raise PhaseFailed(f"{wheel.name} bundles {bundled} and links {foreign}: only libc is allowed")
+    print(f"{wheel.name}: {wheel.stat().st_size} bytes, links {', '.join(needed(extracted))}")
+
+
+def needed(module: Path) -> list[str]:
+    """The NEEDED entries of a shared object."""
+    dynamic = subprocess.run(["readelf", "-dW", module], capture_output=True, text=True, check=True).stdout
+    return [line.rpartition("[")[2].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line]

@@ -1,0 +1,128 @@
+"""Fixtures for every Python test.
+
+A test that is a coroutine function runs once on each kind of event loop, with a guard of ten seconds. A test that takes
+``host`` runs once for IPv4, IPv6 and "localhost".
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hypothesis
+import pytest
+
+import smcfast
+from support.addresses import HOSTS, why_unusable
+from support.child import Child
+from support.loops import LOOPS, run_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BASE_SEED = int(os.environ.get("TEST_SEED") or random.SystemRandom().getrandbits(32))
+
+hypothesis.settings.register_profile("smcfast", deadline=None, database=None, print_blob=True)
+hypothesis.settings.load_profile("smcfast")
+
+
+def pytest_configure() -> None:
+    """The suite tests the wheel, never the source tree."""
+    if not Path(smcfast.__file__).is_relative_to(sys.prefix):
+        raise pytest.UsageError(f"smcfast comes from {smcfast.__file__}, not from the environment {sys.prefix}")
+
+
+def pytest_report_header() -> list[str]:
+    return [f"smcfast {smcfast.__version__} in {Path(smcfast.__file__).parent}", f"seed: TEST_SEED={BASE_SEED}"]
+
+
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> None:
+    if collector.funcnamefilter(name) and inspect.iscoroutinefunction(obj):
+        pytest.mark.usefixtures("loop_kind")(obj)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments: dict[str, Any] = pyfuncitem.funcargs
+    run_on(arguments["loop_kind"], pyfuncitem.obj, **{name: arguments[name] for name in names})
+    return True
+
+
+@pytest.fixture(params=LOOPS)
+def loop_kind(request: pytest.FixtureRequest) -> str:
+    """ "asyncio" or "uvloop"."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def run(loop_kind: str) -> Callable[..., Any]:
+    """``run(coroutine_function, *args)``: on a fresh loop of each kind, for tests that are not coroutines themselves."""
+    return functools.partial(run_on, loop_kind)
+
+
+@pytest.fixture(params=HOSTS)
+def host(request: pytest.FixtureRequest) -> str:
+    """An address of this machine, by number and by name."""
+    name: str = request.param
+    if reason := why_unusable(name):
+        pytest.skip(reason)
+    return name
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., Child]]:
+    """``spawn(function, *args, loop=, env=)`` starts a second process, see :mod:`support.child`; none outlives the test."""
+    children: list[Child] = []
+
+    def start(*args: Any, **options: Any) -> Child:
+        child = Child(*args, **options)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.close()
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``run_python("-m", "smcfast", ...)``: run this environment's interpreter to its end, ten seconds at most."""
+
+    def start(*args: str, limit: float = 10.0, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *args],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=limit,
+            check=False,
+            env={**os.environ, **(env or {})},
+        )
+
+    return start
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed of this test's own; a failure prints it, and TEST_SEED of the header brings it back."""
+    digest = hashlib.sha256(f"{BASE_SEED} {request.node.name}".encode()).digest()
+    value = int.from_bytes(digest[:8])
+    print(f"seed {value} (TEST_SEED={BASE_SEED})")
+    return value
+
+
+@pytest.fixture
+def rng(seed: int) -> random.Random:
+    """A generator that starts from :func:`seed`."""
+    return random.Random(seed)

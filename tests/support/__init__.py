@@ -1,0 +1,1 @@
+"""What the Python tests share: event loops with a guard, addresses, child processes, seeds."""
