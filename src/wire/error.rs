@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::clc::Diagnosis;
+
 /// Bytes that are not the message they claim to be: which message, which field, what is wrong with it.
 ///
 /// ```
@@ -66,6 +68,12 @@ impl InvalidMessage {
     #[must_use]
     pub const fn field(&self) -> &'static str {
         self.field
+    }
+
+    /// The code with which to decline: the stream cannot be understood any more.
+    #[must_use]
+    pub const fn diagnosis(&self) -> Diagnosis {
+        Diagnosis::INTERNAL_ERROR
     }
 
     /// What is wrong with the field.

@@ -6,7 +6,7 @@
 //! * **Whoever decodes checks every length.** A `decode` takes the bytes of one whole message, however hostile, and
 //!   either returns a value or an [`InvalidMessage`] that names the message, the field and the fault. It never panics,
 //!   never reads past the slice, and allocates no more than a message of the greatest legal length needs. How many
-//!   bytes a message on a stream has is the answer of `clc::peek_length`; the caller reads exactly that many.
+//!   bytes a message on a stream has is the answer of [`clc::peek_length`]; the caller reads exactly that many.
 //! * **Values can only be legal.** Counts, codes and identifiers are types whose constructors refuse what the protocol
 //!   refuses, so `encode` cannot fail and cannot panic.
 //! * **Reserved bytes** are sent as zero and ignored on receipt. Hence `decode(encode(x)) == x` for every value, while
@@ -18,10 +18,15 @@
 #![forbid(unsafe_code)]
 
 pub mod cdc;
+pub mod clc;
+mod engine_id;
 mod error;
+pub mod pretty;
 mod prim;
 pub mod rendezvous;
 mod size;
+pub mod tcpopt;
 
+pub use engine_id::EngineId;
 pub use error::{Fault, InvalidMessage};
 pub use size::SizeCode;

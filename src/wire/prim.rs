@@ -1,4 +1,9 @@
 //! The bounds-checked reader and the writer that every message is taken apart and put together with.
+//!
+//! A message is read in order, field by field, each by its name. So the reader can say where an error is, and with a
+//! trace it can say where every field is: [`super::pretty`] has no second description of any layout.
+
+use std::ops::Range;
 
 use super::{Fault, InvalidMessage};
 
@@ -8,6 +13,14 @@ pub(crate) struct Reader<'a> {
     message: &'static str,
     bytes: &'a [u8],
     at: usize,
+    trace: Option<Vec<Field>>,
+}
+
+/// Where a reader found a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: Range<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -17,7 +30,36 @@ impl<'a> Reader<'a> {
             message,
             bytes,
             at: 0,
+            trace: None,
         }
+    }
+
+    /// The same, noting every field that is read.
+    pub(crate) fn traced(message: &'static str, bytes: &'a [u8]) -> Self {
+        Self {
+            trace: Some(Vec::new()),
+            ..Self::new(message, bytes)
+        }
+    }
+
+    /// The fields read so far; empty without a trace.
+    pub(crate) fn into_fields(self) -> Vec<Field> {
+        self.trace.unwrap_or_default()
+    }
+
+    /// Renames the message, once its header has told what it is.
+    pub(crate) fn rename(&mut self, message: &'static str) {
+        self.message = message;
+    }
+
+    /// Bytes in the whole message.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The byte at `at`, read ahead of its turn.
+    pub(crate) fn peek(&self, at: usize) -> Option<u8> {
+        self.bytes.get(at).copied()
     }
 
     /// The error of this message for `field`.
@@ -40,12 +82,30 @@ impl<'a> Reader<'a> {
                 },
             ));
         };
+        if let Some(fields) = &mut self.trace {
+            fields.push(Field {
+                name: field,
+                bytes: self.at..self.at + N,
+            });
+        }
         self.at += N;
         Ok(*bytes)
     }
 
     pub(crate) fn u8(&mut self, field: &'static str) -> Result<u8, InvalidMessage> {
         self.take::<1>(field).map(|[byte]| byte)
+    }
+
+    pub(crate) fn be16(&mut self, field: &'static str) -> Result<u16, InvalidMessage> {
+        self.take(field).map(u16::from_be_bytes)
+    }
+
+    pub(crate) fn be32(&mut self, field: &'static str) -> Result<u32, InvalidMessage> {
+        self.take(field).map(u32::from_be_bytes)
+    }
+
+    pub(crate) fn be64(&mut self, field: &'static str) -> Result<u64, InvalidMessage> {
+        self.take(field).map(u64::from_be_bytes)
     }
 
     pub(crate) fn le16(&mut self, field: &'static str) -> Result<u16, InvalidMessage> {
@@ -90,6 +150,25 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Refuses a value above `max`.
+    pub(crate) fn at_most(
+        &self,
+        field: &'static str,
+        found: u64,
+        max: u64,
+    ) -> Result<(), InvalidMessage> {
+        if found <= max {
+            Ok(())
+        } else {
+            Err(self.error(field, Fault::OutOfRange { found, min: 0, max }))
+        }
+    }
+
+    /// Refuses a message that goes on behind the last field.
+    pub(crate) fn expect_end(&self) -> Result<(), InvalidMessage> {
+        self.expect_length(self.at)
+    }
+
     /// Refuses a message of another length than `expected` bytes.
     pub(crate) fn expect_length(&self, expected: usize) -> Result<(), InvalidMessage> {
         self.expect("length", self.bytes.len() as u64, expected as u64)
@@ -115,6 +194,18 @@ impl Writer {
 
     pub(crate) fn u8(&mut self, value: u8) {
         self.bytes.push(value);
+    }
+
+    pub(crate) fn be16(&mut self, value: u16) {
+        self.put(&value.to_be_bytes());
+    }
+
+    pub(crate) fn be32(&mut self, value: u32) {
+        self.put(&value.to_be_bytes());
+    }
+
+    pub(crate) fn be64(&mut self, value: u64) {
+        self.put(&value.to_be_bytes());
     }
 
     pub(crate) fn le16(&mut self, value: u16) {

@@ -19,6 +19,7 @@
 
 use std::fmt;
 
+pub use super::engine_id::EngineId;
 use super::prim::{Reader, Writer};
 use super::{Fault, InvalidMessage, SizeCode};
 
@@ -30,32 +31,6 @@ pub const MAX_LEN: usize = HEADER_LEN + 32;
 const MAGIC: [u8; 8] = *b"smcfast\0";
 const HEADER_LEN: usize = 24;
 const NAME: &str = "rendezvous frame";
-
-/// The 128-bit random name of an engine: an event loop's share of this library in one process.
-///
-/// The first eight bytes, big-endian, are the engine's SMC-D GID in CLC messages, the last eight its GID extension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct EngineId(pub [u8; 16]);
-
-impl EngineId {
-    /// The id that an SMC-Dv2 GID and its extension stand for.
-    #[must_use]
-    pub const fn from_gid(gid: u64, extension: u64) -> Self {
-        Self((((gid as u128) << 64) | extension as u128).to_be_bytes())
-    }
-
-    /// The first half, as a GID.
-    #[must_use]
-    pub const fn gid(self) -> u64 {
-        (u128::from_be_bytes(self.0) >> 64) as u64
-    }
-
-    /// The second half, as a GID extension.
-    #[must_use]
-    pub const fn gid_extension(self) -> u64 {
-        u128::from_be_bytes(self.0) as u64
-    }
-}
 
 /// One frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -497,18 +472,6 @@ mod tests {
         assert_eq!(
             Frame::decode(&bytes, LAYOUT),
             Err(FrameError::Version { theirs: 2 })
-        );
-    }
-
-    #[test]
-    fn an_engine_id_is_a_gid_and_its_extension() {
-        assert_eq!(
-            (ENGINE.gid(), ENGINE.gid_extension()),
-            (0x3031_3233_3435_3637, 0x3839_6162_6364_6566)
-        );
-        assert_eq!(
-            EngineId::from_gid(ENGINE.gid(), ENGINE.gid_extension()),
-            ENGINE
         );
     }
 }

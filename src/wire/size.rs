@@ -25,6 +25,11 @@ impl SizeCode {
         }
     }
 
+    /// The size in the high half of a byte.
+    pub(super) const fn from_high_nibble(byte: u8) -> Self {
+        Self(byte >> 4)
+    }
+
     /// 0 to 15.
     #[must_use]
     pub const fn code(self) -> u8 {
