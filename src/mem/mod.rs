@@ -16,8 +16,12 @@ pub mod fork;
 pub mod header;
 pub mod memfd;
 pub mod region;
+mod source;
 pub mod sync;
+mod target;
 
 pub use header::{Half, Header};
 pub use memfd::Memory;
 pub use region::Region;
+pub use source::Source;
+pub use target::Target;

@@ -1,10 +1,11 @@
 //! A range of shared bytes that is only ever copied in and out, with bounds checked.
 
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::copy::copy;
 use super::memfd::Memory;
+use super::source::Source;
+use super::target::Target;
 
 /// Bytes `[start, start + len)` of a [`Memory`].
 #[derive(Debug, Clone)]
@@ -46,21 +47,22 @@ impl Region {
     /// # Panics
     /// The range does not lie in the region, or the memory was inherited by a fork.
     #[inline]
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
+    pub fn write(&self, offset: usize, bytes: Source<'_>) {
         let to = self.checked(offset, bytes.len());
-        // SAFETY: `checked` found the range mapped; `bytes` is private and cannot overlap a mapping that nobody has a slice of.
-        unsafe { copy(to, bytes.as_ptr(), bytes.len()) }
+        // SAFETY: `checked` found the range mapped; the source is readable by its type's promise, and no part of a mapping
+        // is ever given out as a source or a slice, so they cannot overlap.
+        unsafe { copy(to, bytes.start(), bytes.len()) }
     }
 
-    /// Copies `into.len()` bytes from `offset`, and so initialises all of `into`.
+    /// Copies `into.len()` bytes from `offset`; all of them are initialised then.
     ///
     /// # Panics
     /// The range does not lie in the region, or the memory was inherited by a fork.
     #[inline]
-    pub fn read(&self, offset: usize, into: &mut [MaybeUninit<u8>]) {
+    pub fn read(&self, offset: usize, mut into: Target<'_>) {
         let from = self.checked(offset, into.len());
-        // SAFETY: as in `write`, the other way round.
-        unsafe { copy(into.as_mut_ptr().cast(), from, into.len()) }
+        // SAFETY: as in `write`, the other way round; the target is exclusive by its type's promise.
+        unsafe { copy(into.start(), from, into.len()) }
     }
 
     #[inline]
@@ -88,23 +90,22 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let region = region(4096);
-        region.write(4000, b"hello");
-        let mut out = [MaybeUninit::new(0u8); 5];
-        region.read(4000, &mut out);
-        // SAFETY: `read` initialised all five bytes.
-        assert_eq!(out.map(|b| unsafe { b.assume_init() }), *b"hello");
+        region.write(4000, (&b"hello"[..]).into());
+        let mut out = [0u8; 5];
+        region.read(4000, Target::from(&mut out[..]));
+        assert_eq!(&out, b"hello");
     }
 
     #[test]
     #[should_panic(expected = "range 4092+5 in a region of 4096")]
     fn a_write_over_the_end_panics() {
-        region(4096).write(4092, b"hello");
+        region(4096).write(4092, (&b"hello"[..]).into());
     }
 
     #[test]
     #[should_panic(expected = "in a region of 4096")]
     fn an_offset_that_would_overflow_panics() {
-        region(4096).write(usize::MAX, b"h");
+        region(4096).write(usize::MAX, Source::from(&b"h"[..]));
     }
 
     #[test]

@@ -144,6 +144,12 @@ impl Connection {
         self.peer_done() && self.readable() == 0 && !self.peer_aborted()
     }
 
+    /// Bytes consumed that were not yet announced to the peer.
+    #[inline]
+    pub fn released(&self) -> u32 {
+        self.receive.released()
+    }
+
     /// Whether the peer wants to write more than it has room for, as far as it has told.
     #[inline]
     pub fn peer_write_blocked(&self) -> bool {

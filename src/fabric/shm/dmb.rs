@@ -1,13 +1,13 @@
 //! A DMB, direct memory buffer: the header page of a connection and a ring that the peer writes.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::mem::header::{HEADER_LEN, Header, Side};
 use crate::mem::memfd::{self, Memory, Refused};
 use crate::mem::region::Region;
+use crate::mem::{Source, Target};
 
 /// One mapped DMB.
 #[derive(Debug)]
@@ -53,13 +53,13 @@ impl Dmb {
 
     /// Copies `bytes` into the ring at `offset`; the caller has cut them at the ring's end.
     #[inline]
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
+    pub fn write(&self, offset: usize, bytes: Source<'_>) {
         self.ring.write(offset, bytes);
     }
 
     /// Copies from the ring at `offset`, and initialises all of `into`.
     #[inline]
-    pub fn read(&self, offset: usize, into: &mut [MaybeUninit<u8>]) {
+    pub fn read(&self, offset: usize, into: Target<'_>) {
         self.ring.read(offset, into);
     }
 }
@@ -72,9 +72,10 @@ mod tests {
     fn both_ends_map_the_same_ring() {
         let (mine, fd) = Dmb::create(16 << 10, false).expect("create");
         let theirs = Dmb::attach(&fd, 16 << 10).expect("attach");
-        theirs.write(16_380, b"tail");
-        let mut out = [MaybeUninit::uninit(); 4];
-        mine.read(16_380, &mut out);
+        theirs.write(16_380, (&b"tail"[..]).into());
+        let mut out = [0u8; 4];
+        mine.read(16_380, Target::from(&mut out[..]));
+        assert_eq!(&out, b"tail");
         let other = Dmb::attach(&fd, 32 << 10).expect_err("another size than announced");
         assert_eq!(
             other.to_string(),
@@ -86,6 +87,6 @@ mod tests {
     #[should_panic(expected = "in a region of 16384")]
     fn the_ring_ends_where_it_ends() {
         let (dmb, _fd) = Dmb::create(16 << 10, false).expect("create");
-        dmb.write(16_381, b"tail");
+        dmb.write(16_381, (&b"tail"[..]).into());
     }
 }

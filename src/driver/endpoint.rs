@@ -1,0 +1,686 @@
+//! One end of an established connection: protocol, memory and doorbell together.
+//!
+//! Methods are getters; `refresh` and `lost` for what comes in; commands; and arming. A command publishes what it changed
+//! before it returns. Nothing here waits.
+
+use thiserror::Error;
+
+use super::backlog::Backlog;
+use super::group::{LinkGroup, Membership};
+use super::spin::Spin;
+use crate::fabric::shm::{Dmb, signal};
+use crate::mem::header::{Header, Side};
+use crate::mem::sync::Ordering;
+use crate::mem::{Source, Target};
+use crate::proto::connection::Connection;
+use crate::proto::error::PeerMisbehaved;
+use crate::proto::position::{RingSize, Span};
+use crate::proto::stats::Stats;
+use crate::wire::cdc::{Half, ProducerFlags, StateFlags};
+
+/// Why a connection cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Fault {
+    /// The peer wrote into the shared memory what the protocol does not allow; the connection was aborted.
+    #[error(transparent)]
+    Misbehaved(#[from] PeerMisbehaved),
+    /// The peer has ended without closing: its process died, or its TCP connection did.
+    #[error("the peer has ended without closing the connection")]
+    Lost,
+    /// The peer has aborted the connection, or closed it with data unread.
+    #[error("connection reset by peer")]
+    Reset,
+    /// One of the two ends has closed the connection.
+    #[error("the connection is closed")]
+    Closed,
+}
+
+/// What a reader finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Incoming {
+    /// So many bytes can be read now; not 0.
+    Bytes(u32),
+    /// Nothing yet.
+    Empty,
+    /// The peer's stream has ended and was read to its end, or this end has closed.
+    End,
+    /// Nothing more can be read.
+    Fault(Fault),
+}
+
+/// What a connection has done; all values only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes, writes, reads and announcements.
+    pub stats: Stats,
+    /// Times that the peer was rung.
+    pub wakeups_sent: u64,
+    /// Times that a wait of this end was ended by the doorbell.
+    pub wakeups_received: u64,
+    /// Waits that spinning ended.
+    pub spins: u64,
+    /// Waits that went to sleep for data.
+    pub stalls_read: u64,
+    /// Waits that went to sleep for room.
+    pub stalls_write: u64,
+}
+
+/// How the application has ended this end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Open,
+    /// The writing side ends behind the backlog.
+    Eof,
+    /// Everything ends behind the backlog.
+    Close,
+    Closed,
+}
+
+/// The memory of a connection: whose header counts, the ring that the peer writes and the one that this end writes.
+#[derive(Debug)]
+pub struct Buffers {
+    /// This end's role.
+    pub side: Side,
+    /// The own DMB.
+    pub own: Dmb,
+    /// The size of its ring.
+    pub own_size: RingSize,
+    /// The peer's DMB.
+    pub peer: Dmb,
+    /// The size of its ring.
+    pub peer_size: RingSize,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Endpoint {
+    connection: Connection,
+    header: Header,
+    own: Dmb,
+    peer: Dmb,
+    own_size: RingSize,
+    peer_size: RingSize,
+    group: Membership,
+    backlog: Backlog,
+    ending: Ending,
+    fault: Option<Fault>,
+    seen: Seen,
+    spin: Spin,
+    counters: Counters,
+}
+
+/// The words of the peer's half that were handled last.
+#[derive(Debug, Default)]
+struct Seen {
+    producer: u64,
+    consumer: u64,
+}
+
+impl Seen {
+    /// Loads the peer's words once and hands what is new to the protocol.
+    #[inline]
+    fn refresh(
+        &mut self,
+        header: &Header,
+        connection: &mut Connection,
+    ) -> Result<(), PeerMisbehaved> {
+        let theirs = header.theirs();
+        // SYNC POINT with the stores in `publish_*` of the peer. The flags lie in the consumer's word: loaded first and
+        // handled last, they never declare an end that the producer's word, loaded after, does not reach.
+        let consumer = theirs.consumer.load(Ordering::Acquire);
+        let producer = theirs.producer.load(Ordering::Acquire);
+        if producer != self.producer {
+            connection.handle_producer(Half::from_word(producer).cursor)?;
+            self.producer = producer;
+        }
+        if consumer != self.consumer {
+            let half = Half::from_word(consumer);
+            connection.handle_consumer(half.cursor)?;
+            connection.handle_flags(half.producer_flags, half.state_flags)?;
+            self.consumer = consumer;
+        }
+        Ok(())
+    }
+}
+
+/// Getters.
+impl Endpoint {
+    /// An established end. Both rings are empty.
+    pub fn new(buffers: Buffers, group: Membership) -> Self {
+        let Buffers {
+            side,
+            own,
+            own_size,
+            peer,
+            peer_size,
+        } = buffers;
+        let header = match side {
+            Side::Server => own.header(side),
+            Side::Client => peer.header(side),
+        };
+        Self {
+            connection: Connection::new(own_size, peer_size),
+            header,
+            own,
+            peer,
+            own_size,
+            peer_size,
+            group,
+            backlog: Backlog::default(),
+            ending: Ending::Open,
+            fault: None,
+            seen: Seen::default(),
+            spin: Spin::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The link group.
+    pub fn group(&self) -> &LinkGroup {
+        &self.group
+    }
+
+    /// Sizes of the own ring and the peer's.
+    pub fn sizes(&self) -> (RingSize, RingSize) {
+        (self.own_size, self.peer_size)
+    }
+
+    /// Whether this process made the connection; false in a forked child, which must not touch it.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.header.is_ours()
+    }
+
+    /// Bytes written by the application that are not yet in the peer's ring.
+    #[inline]
+    pub fn backlog(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// Bytes that the application has not read, as far as is known without looking.
+    #[inline]
+    pub fn readable(&self) -> u32 {
+        self.connection.readable()
+    }
+
+    /// Whether close or abort has been published: nothing is left to do for this end.
+    pub fn is_closed(&self) -> bool {
+        self.ending == Ending::Closed
+    }
+
+    /// Whether the application has ended writing.
+    pub fn is_ending(&self) -> bool {
+        self.ending != Ending::Open
+    }
+
+    /// Whether the peer has declared an end of any kind.
+    pub fn peer_done(&self) -> bool {
+        self.connection.peer_done()
+    }
+
+    /// Why this end cannot write any more, if it cannot.
+    pub fn write_fault(&self) -> Option<Fault> {
+        if self.fault.is_some() {
+            return self.fault;
+        }
+        if self.ending == Ending::Closed {
+            Some(Fault::Closed)
+        } else if self.connection.peer_aborted() {
+            Some(Fault::Reset)
+        } else if self.connection.peer_closed() {
+            Some(Fault::Closed)
+        } else {
+            None
+        }
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            stats: self.connection.stats(),
+            ..self.counters
+        }
+    }
+}
+
+/// What comes in.
+impl Endpoint {
+    /// Looks at what the peer has published. A peer that broke the protocol becomes the connection's [`Fault`].
+    #[inline]
+    pub fn refresh(&mut self) {
+        if self.fault.is_some() {
+            return;
+        }
+        if let Err(misbehaved) = self.seen.refresh(&self.header, &mut self.connection) {
+            self.misbehaved(misbehaved);
+        } else if self.group.is_dead() {
+            self.lost();
+        }
+    }
+
+    /// A witness has told that the peer is gone: what it published until then still counts.
+    pub fn lost(&mut self) {
+        if self.fault.is_some() {
+            return;
+        }
+        if let Err(misbehaved) = self.seen.refresh(&self.header, &mut self.connection) {
+            return self.misbehaved(misbehaved);
+        }
+        if !self.connection.peer_closed() && !self.connection.peer_aborted() {
+            self.connection.handle_link_lost();
+            self.fault = Some(Fault::Lost);
+            self.backlog.clear();
+        }
+    }
+
+    #[cold]
+    fn misbehaved(&mut self, misbehaved: PeerMisbehaved) {
+        self.abort();
+        self.fault = Some(Fault::Misbehaved(misbehaved));
+    }
+
+    /// What a reader finds now; looks at the peer's words only if fewer than `enough` bytes are known.
+    #[inline]
+    pub fn incoming(&mut self, enough: u32) -> Incoming {
+        if self.connection.readable() < enough {
+            self.refresh();
+        }
+        if self.is_plain() && self.connection.readable() > 0 {
+            return Incoming::Bytes(self.connection.readable());
+        }
+        self.incoming_rare()
+    }
+
+    /// Neither faults nor local ends: the ordinary case.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.fault.is_none() && !self.connection.peer_aborted() && self.ending != Ending::Closed
+    }
+
+    #[cold]
+    fn incoming_rare(&self) -> Incoming {
+        let readable = self.connection.readable();
+        match self.fault {
+            Some(fault @ Fault::Misbehaved(_)) => return Incoming::Fault(fault),
+            _ if self.ending == Ending::Closed => return Incoming::End,
+            _ if self.connection.peer_aborted() => return Incoming::Fault(Fault::Reset),
+            // Whatever the peer wrote before it died is good.
+            _ if readable > 0 => return Incoming::Bytes(readable),
+            _ => {}
+        }
+        if self.connection.at_eof() {
+            Incoming::End
+        } else {
+            self.fault.map_or(Incoming::Empty, Incoming::Fault)
+        }
+    }
+}
+
+/// Commands.
+impl Endpoint {
+    /// Copies the next bytes out of the own ring: as many as `into` has room for, which must be readable.
+    ///
+    /// # Panics
+    /// Fewer are readable.
+    #[inline]
+    pub fn read(&mut self, into: Target<'_>) {
+        let n = into.len() as u32;
+        let [first, second] = self.connection.read_spans(n);
+        assert_eq!(first.len + second.len, n, "reading more than is readable");
+        let (head, tail) = into.split_at(first.len as usize);
+        self.own.read(first.offset as usize, head);
+        self.own.read(second.offset as usize, tail);
+        self.consume(n);
+    }
+
+    /// Drops the next `n` readable bytes.
+    ///
+    /// # Panics
+    /// Fewer are readable.
+    #[inline]
+    pub fn consume(&mut self, n: u32) {
+        self.connection.consumed(n);
+        if self.connection.update_due() {
+            self.announce();
+        }
+    }
+
+    /// Takes all of `bytes`: as much as fits goes into the peer's ring, the rest into the backlog.
+    ///
+    /// # Errors
+    /// The [`Fault`] that stops this end from writing; nothing was taken.
+    #[inline]
+    pub fn write(&mut self, bytes: Source<'_>) -> Result<(), Fault> {
+        let mut rest = bytes;
+        if self.backlog.is_empty() {
+            rest = self.push(bytes);
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+        self.write_rest(rest)
+    }
+
+    fn write_rest(&mut self, rest: Source<'_>) -> Result<(), Fault> {
+        self.refresh();
+        if let Some(fault) = self.write_fault() {
+            return Err(fault);
+        }
+        self.backlog.push(rest);
+        self.flush();
+        Ok(())
+    }
+
+    /// Moves as much of the backlog as fits into the peer's ring, and carries out an end that waited for it.
+    pub fn flush(&mut self) {
+        while !self.backlog.is_empty() {
+            let front = self.backlog.front();
+            let n = front.len().min(self.room(front.len()));
+            if n == 0 {
+                break;
+            }
+            let [first, second] = self.connection.write_spans(n as u32);
+            copy_in(
+                &self.peer,
+                first,
+                second,
+                Source::from(&self.backlog.front()[..n]),
+            );
+            self.backlog.drop_front(n);
+            self.publish_producer(n as u32);
+        }
+        if self.backlog.is_empty()
+            && self
+                .connection
+                .flags()
+                .0
+                .contains(ProducerFlags::WRITE_BLOCKED)
+        {
+            self.connection.set_write_blocked(false);
+        }
+        self.end();
+    }
+
+    /// Ends this end's stream behind what was written. Reading goes on.
+    pub fn write_eof(&mut self) {
+        if self.ending == Ending::Open {
+            self.ending = Ending::Eof;
+            self.end();
+        }
+    }
+
+    /// Closes this end behind what was written.
+    pub fn close(&mut self) {
+        if self.ending != Ending::Closed {
+            self.ending = Ending::Close;
+            self.end();
+        }
+    }
+
+    /// Closes this end at once; the peer sees a reset.
+    pub fn abort(&mut self) {
+        if self.ending != Ending::Closed {
+            self.backlog.clear();
+            self.ending = Ending::Closed;
+            self.connection.abort();
+            self.publish_flags();
+        }
+    }
+
+    fn end(&mut self) {
+        if !self.backlog.is_empty() && self.write_fault().is_none() {
+            return;
+        }
+        self.backlog.clear();
+        match self.ending {
+            Ending::Eof if !self.connection.flags().1.contains(StateFlags::SENDING_DONE) => {
+                self.connection.shutdown_write();
+                self.publish_flags();
+            }
+            Ending::Close => {
+                self.refresh();
+                self.ending = Ending::Closed;
+                self.connection.close();
+                self.publish_flags();
+            }
+            _ => {}
+        }
+    }
+
+    /// Copies what fits and publishes it. Returns what did not fit.
+    #[inline]
+    fn push<'a>(&mut self, bytes: Source<'a>) -> Source<'a> {
+        let n = bytes.len().min(self.room(bytes.len()));
+        if n == 0 {
+            return bytes;
+        }
+        let (now, rest) = bytes.split_at(n);
+        let [first, second] = self.connection.write_spans(n as u32);
+        copy_in(&self.peer, first, second, now);
+        self.publish_producer(n as u32);
+        rest
+    }
+
+    /// Bytes that fit into the peer's ring; looks at the peer's words only if fewer than `enough` are known to fit.
+    #[inline]
+    fn room(&mut self, enough: usize) -> usize {
+        if (self.connection.writable() as usize) < enough {
+            self.refresh();
+        }
+        if self.fault.is_some() {
+            0
+        } else {
+            self.connection.writable() as usize
+        }
+    }
+}
+
+#[inline]
+fn copy_in(peer: &Dmb, first: Span, second: Span, bytes: Source<'_>) {
+    let (head, tail) = bytes.split_at(first.len as usize);
+    peer.write(first.offset as usize, head);
+    peer.write(second.offset as usize, tail);
+}
+
+/// Publishing and waiting.
+impl Endpoint {
+    /// `n` bytes were copied: lets the peer see them, and wakes it if it sleeps and has what it waits for.
+    #[inline]
+    fn publish_producer(&mut self, n: u32) {
+        let Self {
+            header,
+            connection,
+            seen,
+            counters,
+            group,
+            ..
+        } = self;
+        connection.produced(n);
+        // What was read since the last announcement rides along in the same cache line.
+        if connection.released() > 0 {
+            store_consumer(header, connection);
+        }
+        // SYNC POINT with `Seen::refresh` of the peer: it sees the bytes before the cursor.
+        header.mine().producer.store(
+            Half::new(connection.producer_cursor()).to_word(),
+            Ordering::Release,
+        );
+        let sleeper = &header.theirs().reader_armed;
+        let there = || {
+            // A peer that misbehaves is found out by the next refresh that may report it.
+            let _ = seen.refresh(header, connection);
+            u64::from(connection.in_flight())
+        };
+        if signal::must_ring(sleeper, there) {
+            counters.wakeups_sent += 1;
+            group.ring();
+        }
+    }
+
+    /// Lets the peer see how far this end has read, and wakes it if it waits for the room.
+    #[inline]
+    fn announce(&mut self) {
+        let Self {
+            header,
+            connection,
+            counters,
+            group,
+            own_size,
+            ..
+        } = self;
+        store_consumer(header, connection);
+        let room = || u64::from(own_size.bytes() - connection.readable());
+        if signal::must_ring(&header.theirs().writer_armed, room) {
+            counters.wakeups_sent += 1;
+            group.ring();
+        }
+    }
+
+    /// Lets the peer see an end, and wakes it whatever it waits for.
+    #[cold]
+    fn publish_flags(&mut self) {
+        let Self {
+            header,
+            connection,
+            counters,
+            group,
+            ..
+        } = self;
+        store_consumer(header, connection);
+        let theirs = header.theirs();
+        // Both words are claimed: no short cut between the two. The fence of `must_ring` comes first.
+        let reader = signal::must_ring(&theirs.reader_armed, || u64::MAX);
+        let writer = signal::must_ring(&theirs.writer_armed, || u64::MAX);
+        if reader || writer {
+            counters.wakeups_sent += 1;
+            group.ring();
+        }
+    }
+
+    /// Asks to be woken once `need` bytes (not 0, at most half the own ring) are readable or nothing more will come.
+    /// False: that is so already.
+    pub fn arm_read(&mut self, need: u32) -> bool {
+        debug_assert!(need > 0 && need <= self.read_need_max());
+        if self.incoming(need) != Incoming::Empty
+            && (self.connection.readable() >= need || !self.may_grow())
+        {
+            return false;
+        }
+        // The peer computes from this end's announced cursor what a threshold has, and its own room.
+        if self.connection.released() > 0 {
+            self.announce();
+        }
+        let Self {
+            header,
+            connection,
+            seen,
+            ..
+        } = self;
+        let there = || match seen.refresh(header, connection) {
+            Ok(()) if !connection.peer_done() => u64::from(connection.readable()),
+            _ => u64::MAX,
+        };
+        let sleeps = signal::arm(&header.mine().reader_armed, need.into(), there);
+        if sleeps {
+            self.counters.stalls_read += 1;
+        } else {
+            self.refresh();
+        }
+        sleeps
+    }
+
+    /// The largest threshold that [`Self::arm_read`] takes: half of the own ring, so that the writer never waits for a
+    /// reader that waits for more than the ring holds.
+    pub fn read_need_max(&self) -> u32 {
+        self.own_size.bytes() / 2
+    }
+
+    /// Whether more bytes can come than are readable now.
+    fn may_grow(&self) -> bool {
+        self.fault.is_none() && !self.connection.peer_done() && self.ending != Ending::Closed
+    }
+
+    /// Asks to be woken once the backlog, or as much of it as half the peer's ring, fits. False: some fits now, there is
+    /// no backlog, or nothing more can be written.
+    pub fn arm_write(&mut self) -> bool {
+        self.flush();
+        if self.backlog.is_empty() || self.write_fault().is_some() {
+            return false;
+        }
+        let need = (self.backlog.len() as u64).min(u64::from(self.peer_size.bytes() / 2));
+        self.connection.set_write_blocked(true);
+        let Self {
+            header,
+            connection,
+            seen,
+            ..
+        } = self;
+        store_consumer(header, connection);
+        let room = || match seen.refresh(header, connection) {
+            Ok(()) if connection.can_send() => u64::from(connection.writable()),
+            _ => u64::MAX,
+        };
+        let sleeps = signal::arm(&header.mine().writer_armed, need, room);
+        if sleeps {
+            self.counters.stalls_write += 1;
+        } else {
+            self.refresh();
+            self.flush();
+        }
+        sleeps
+    }
+
+    /// The reader waits no more.
+    pub fn disarm_read(&self) {
+        signal::disarm(&self.header.mine().reader_armed);
+    }
+
+    /// A wait of this end was ended by the doorbell.
+    pub fn woken(&mut self) {
+        self.counters.wakeups_received += 1;
+    }
+
+    /// Whether a wait that begins now should spin a little first.
+    pub fn spin_is_worthwhile(&mut self) -> bool {
+        self.spin.worthwhile(&self.header)
+    }
+
+    /// Reports how the spinning ended.
+    pub fn spun(&mut self, came: bool) {
+        if came {
+            self.counters.spins += 1;
+            self.spin.succeeded();
+        } else {
+            self.spin.failed();
+        }
+    }
+}
+
+/// Publishes the consumer cursor and the flags.
+#[inline]
+fn store_consumer(header: &Header, connection: &mut Connection) {
+    let (cursor, producer_flags, state_flags) = connection.take_consumer();
+    let half = Half {
+        cursor,
+        producer_flags,
+        state_flags,
+    };
+    // SYNC POINT with `Seen::refresh` of the peer: bytes copied out before are free for it, bytes written before a
+    // declared end are visible to it.
+    header
+        .mine()
+        .consumer
+        .store(half.to_word(), Ordering::Release);
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // An end that nobody closed: tell the peer, unless this is a child that only inherited it.
+        if self.is_ours() {
+            self.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
