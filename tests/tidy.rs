@@ -97,6 +97,45 @@ fn unfinished_faults(file: &File) -> Vec<String> {
     marked.chain(called).map(report).collect()
 }
 
+/// The relative targets of the links of a Markdown file, anchors cut off.
+fn links(markdown: &str) -> Vec<&str> {
+    let targets = markdown
+        .match_indices("](")
+        .filter_map(|(at, _)| markdown[at + 2..].split_once(')'));
+    targets
+        .map(|(target, _)| target.split('#').next().unwrap_or_default())
+        .filter(|target| !target.is_empty() && !target.contains("://"))
+        .collect()
+}
+
+fn link_faults(file: &File) -> Vec<String> {
+    let folder = source::root().join(&file.path);
+    let folder = folder.parent().expect("a file lies in a folder");
+    let broken = links(&file.text)
+        .into_iter()
+        .filter(|target| !folder.join(target).exists());
+    broken
+        .map(|target| format!("{}: nothing is at {target}", file.path))
+        .collect()
+}
+
+/// The crates that a manifest names in its tables of dependencies, as code spells them.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    for line in manifest.lines() {
+        if let Some(table) = line.strip_prefix('[') {
+            inside = table
+                .trim_end()
+                .trim_end_matches(']')
+                .ends_with("dependencies");
+        } else if inside && let Some((name, _)) = line.split_once(" = ") {
+            found.push(name.trim().replace('-', "_"));
+        }
+    }
+    found
+}
+
 fn check(endings: &[&str], rule: fn(&File) -> Vec<String>) {
     let files = files("", endings);
     assert!(
@@ -133,6 +172,37 @@ fn text_is_clean() {
         ],
         text_faults,
     );
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let files = files("", &[".md"]);
+    assert!(
+        files.iter().any(|file| file.path == "README.md"),
+        "the pages were not found"
+    );
+    let faults: Vec<String> = files.iter().flat_map(link_faults).collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let manifest = std::fs::read_to_string(source::root().join("Cargo.toml")).expect("Cargo.toml");
+    let named = dependencies(&manifest);
+    assert!(
+        named.contains(&"pyo3".to_owned()),
+        "the dependencies were not found: {named:?}"
+    );
+    let code: String = ["src", "tests", "benches"]
+        .iter()
+        .flat_map(|folder| files(folder, &[".rs"]))
+        .map(|file| code(&file.text))
+        .collect();
+    let unused: Vec<&String> = named
+        .iter()
+        .filter(|name| !words(&code).any(|(_, word)| word == **name))
+        .collect();
+    assert!(unused.is_empty(), "not used anywhere: {unused:?}");
 }
 
 fn file(path: &str, text: &str) -> File {
@@ -220,4 +290,21 @@ fn unfinished_work_is_found() {
         )),
         Vec::<String>::new()
     );
+}
+
+#[test]
+fn a_broken_link_is_found() {
+    let text = "[a](layers.md#here) [b](https://example.org) [c](#there) [d](../README.md)\n";
+    assert_eq!(links(text), ["layers.md", "../README.md"]);
+    assert_eq!(link_faults(&file("docs/a.md", text)), Vec::<String>::new());
+    assert_eq!(
+        link_faults(&file("docs/a.md", "[a](no-such-page.md)")).len(),
+        1
+    );
+}
+
+#[test]
+fn dependencies_are_found_in_every_table() {
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\na-b = \"1\"\n[target.'cfg(loom)'.dependencies]\nc = { version = \"1\" }\n[lints.rust]\nd = \"deny\"\n[dev-dependencies]\ne = \"2\"\n";
+    assert_eq!(dependencies(manifest), ["a_b", "c", "e"]);
 }

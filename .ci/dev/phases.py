@@ -83,8 +83,8 @@ class Phases:
 
         guard = threading.Timer(limit, stop)
         guard.start()
+        assert child.stdout is not None
         try:
-            assert child.stdout is not None
             for line in child.stdout:
                 sys.stdout.write(line)
                 sys.stdout.flush()
@@ -96,6 +96,7 @@ class Phases:
             guard.cancel()
             _kill_group(child.pid)
             child.wait()
+            child.stdout.close()
         if expired.is_set():
             raise PhaseFailed(f"stopped after {limit:.0f} s: {shlex.join(words)}")
         if status:

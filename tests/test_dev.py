@@ -1,0 +1,87 @@
+"""The tools behind the Makefile, as far as a mistake there would make a check say yes to everything."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEV = Path(__file__).resolve().parents[1] / ".ci" / "dev"
+
+
+@pytest.fixture
+def dev(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of .ci/dev by name."""
+    monkeypatch.syspath_prepend(str(DEV))
+    return importlib.import_module
+
+
+@pytest.fixture
+def phases(dev: Any) -> Any:
+    return dev("phases").Phases()
+
+
+@pytest.mark.parametrize(
+    ("expression", "good"),
+    [
+        ("MIT", True),
+        ("MIT OR Apache-2.0", True),
+        ("GPL-3.0-only OR MIT", True),
+        ("MIT/Apache-2.0", True),
+        ("(MIT OR GPL-2.0-only) AND Unicode-3.0", True),
+        ("Apache-2.0 WITH LLVM-exception", True),
+        ("GPL-3.0-only", False),
+        ("MIT AND GPL-3.0-only", False),
+        ("GPL-3.0-only OR MIT AND GPL-2.0-only", False),
+        ("Apache-2.0 WITH Other-exception", False),
+        ("(MIT", False),
+        ("MIT MIT", False),
+        ("", False),
+    ],
+)
+def test_licences(dev: Any, expression: str, good: bool) -> None:
+    allowed = {"MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "Unicode-3.0"}
+    assert dev("licences").permitted(expression, allowed) is good
+
+
+def test_a_command_that_fails_is_a_failure(dev: Any, phases: Any) -> None:
+    with pytest.raises(dev("phases").PhaseFailed, match="exit status 3"):
+        phases.run("fails", [sys.executable, "-c", "raise SystemExit(3)"])
+    phases.check("fails", [sys.executable, "-c", "raise SystemExit(3)"])
+    assert len(phases.failures) == 1
+
+
+def test_a_command_that_hangs_is_killed_with_its_children(dev: Any, phases: Any, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = f"""
+import pathlib, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+pathlib.Path({str(pid)!r}).write_text(str(child.pid))
+signal.pause()
+"""
+    with pytest.raises(dev("phases").PhaseFailed, match="stopped after"):
+        phases.run("hangs", [sys.executable, "-c", code], limit=2)
+    status = Path(f"/proc/{pid.read_text()}/stat")
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize(
+    "line", ["==== 3 passed in 0.1s ====", "test result: ok. 3 passed; 0 failed", "     Summary [ 0.1s] 3 tests run"]
+)
+def test_closing_lines_are_repeated_at_the_end(phases: Any, capsys: pytest.CaptureFixture[str], line: str) -> None:
+    phases.run("suite", [sys.executable, "-c", f"print({line!r}); print('something else')"])
+    capsys.readouterr()
+    phases.report()
+    assert line.strip() in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_interpreters_are_found_oldest_first(dev: Any) -> None:
+    found = dev("interpreters").find()
+    versions = [each.version for each in found]
+    assert versions == sorted(set(versions))
+    assert sys.version_info[:2] in versions
+    assert all(os.access(each.path, os.X_OK) and each.version >= (3, 11) for each in found)
