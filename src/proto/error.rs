@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::wire::clc::Diagnosis;
+
 use super::position::CursorError;
 
 /// The peer did what the protocol does not allow. The connection cannot go on; a state machine that returns this has
@@ -27,4 +29,56 @@ pub enum Fault {
     /// A flag that never goes back has gone back.
     #[error("a flag was taken back")]
     TakenBack,
+}
+
+/// The peer speaks the protocol, but the two sides have nothing in common. TCP goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the peer is incompatible: {diagnosis}")]
+pub struct PeerIncompatible {
+    /// What is missing, as the Decline says it.
+    pub diagnosis: Diagnosis,
+}
+
+/// The caller of a machine did what the machine cannot do now. The machine has not changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{call} is not possible: {reason}")]
+pub struct ApiMisuse {
+    /// The method that was called.
+    pub call: &'static str,
+    /// Why it is not possible.
+    pub reason: &'static str,
+}
+
+impl PeerMisbehaved {
+    /// The code of a Decline for this. There is none for a broken rule; the nearest says that the two sides do not fit
+    /// together.
+    #[must_use]
+    pub const fn diagnosis(&self) -> Diagnosis {
+        Diagnosis::CONFIGURATION
+    }
+}
+
+impl PeerIncompatible {
+    /// The error with this code, unless what is needed is there.
+    pub(super) fn unless(there: bool, diagnosis: Diagnosis) -> Result<(), Self> {
+        if there {
+            Ok(())
+        } else {
+            Err(Self { diagnosis })
+        }
+    }
+
+    /// The code of the Decline.
+    #[must_use]
+    pub const fn diagnosis(&self) -> Diagnosis {
+        self.diagnosis
+    }
+}
+
+impl ApiMisuse {
+    /// The code of a Decline for this.
+    #[must_use]
+    pub const fn diagnosis(&self) -> Diagnosis {
+        Diagnosis::INTERNAL_ERROR
+    }
 }

@@ -13,6 +13,7 @@
 pub mod close;
 pub mod connection;
 pub mod error;
+pub mod handshake;
 pub mod position;
 pub mod stats;
 mod window;
