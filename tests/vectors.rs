@@ -1,8 +1,10 @@
 //! Every vector decodes to the fields it states and encodes back to the same bytes; bad ones are refused.
 //!
 //! `tests/vectors/clc.json` was captured between two Linux 6.12 kernels or between one and a user-space program;
-//! `clc_v1.json` are the examples of smc-clc's documentation.
+//! `clc_v1.json` are the examples of smc-clc's documentation; `examples.json` pins what `tshark.rs` compares.
 
+#[path = "wire_support/examples.rs"]
+mod examples;
 mod wire_support;
 
 use serde_json::{Map, Value, json};
@@ -47,6 +49,20 @@ fn clc_vectors_decode_to_their_fields_and_encode_to_their_bytes() {
         seen += 1;
     }
     assert_eq!(seen, 27);
+}
+
+#[test]
+fn messages_that_tshark_has_read_keep_their_bytes() {
+    let pinned = vectors("examples.json");
+    let examples = examples::examples();
+    assert_eq!(pinned.len(), examples.len());
+    for (pinned, (name, message)) in pinned.iter().zip(examples) {
+        assert_eq!(
+            (pinned.name.as_str(), hex(&pinned.bytes)),
+            (name, hex(&message.encode()))
+        );
+        assert_eq!(Message::decode(&pinned.bytes), Ok(message), "{name}");
+    }
 }
 
 #[test]
