@@ -1,6 +1,7 @@
 """The commands behind the Makefile: ``python3 .ci/dev COMMAND [ARGUMENT ...]``. Standard library only."""
 
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -186,6 +187,8 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         print(f"usage: python3 .ci/dev {{{','.join(COMMANDS)}}} [ARGUMENT ...]", file=sys.stderr)
         return 2
+    # A guard outside (.ci/run) ends this process alone: leave in order, so that the running phase is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
     phases = Phases()
     try:
         COMMANDS[arguments[0]](phases, arguments[1:])

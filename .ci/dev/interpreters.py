@@ -1,5 +1,6 @@
 """The CPythons of this machine, and a virtual environment for each."""
 
+import functools
 import glob
 import hashlib
 import json
@@ -42,6 +43,7 @@ class Interpreter:
         return f"{self.version[0]}.{self.version[1]}"
 
 
+@functools.cache
 def find() -> list[Interpreter]:
     """The usable interpreters, one for each minor version from 3.11 up, oldest first. What is passed over is printed."""
     found: dict[tuple[int, int], Interpreter] = {}
