@@ -14,6 +14,8 @@ pub struct Source<'a> {
 
 // SAFETY: it only reads, by `copy`, which is defined whatever other threads do to the bytes.
 unsafe impl Send for Source<'_> {}
+// SAFETY: as above; several threads may read the same bytes.
+unsafe impl Sync for Source<'_> {}
 
 impl<'a> From<&'a [u8]> for Source<'a> {
     fn from(bytes: &'a [u8]) -> Self {

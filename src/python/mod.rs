@@ -1,4 +1,12 @@
-//! Layer `python`: the `_core` module, a list and conversions.
+//! The `_core` module: a list and conversions. What things do is decided in the layers below.
+
+mod awaitable;
+mod buffer;
+mod drain;
+mod endpoint;
+mod engine;
+mod errors;
+mod read;
 
 use pyo3::prelude::*;
 
@@ -6,6 +14,15 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _core {
     use super::*;
+
+    #[pymodule_export]
+    use super::drain::Drain;
+    #[pymodule_export]
+    use super::endpoint::Endpoint;
+    #[pymodule_export]
+    use super::engine::Engine;
+    #[pymodule_export]
+    use super::read::Read;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

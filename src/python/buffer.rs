@@ -1,0 +1,142 @@
+//! Bytes across the border: Python's buffers as sources and targets of copies. The unsafe part of this layer.
+
+use std::ffi::c_char;
+use std::mem::MaybeUninit;
+
+use pyo3::exceptions::{PyBufferError, PyMemoryError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use pyo3::{PyTypeInfo, ffi};
+
+use crate::mem::{Source, Target};
+
+/// An exported buffer of a Python object; the object cannot move or resize its bytes while this lives.
+struct Export(Box<ffi::Py_buffer>);
+
+impl Export {
+    fn new(object: &Bound<'_, PyAny>, flags: i32) -> PyResult<Self> {
+        let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::uninit());
+        // SAFETY: attached to the interpreter; `object` is alive; `view` has room for a Py_buffer, which the call fills in
+        // when it returns 0.
+        let result = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) };
+        if result != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        // SAFETY: the call succeeded and has filled in the view.
+        Ok(Self(unsafe { view.assume_init() }))
+    }
+
+    fn len(&self) -> usize {
+        self.0.len as usize
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        Python::attach(|_| {
+            // SAFETY: attached; the view was filled in by PyObject_GetBuffer and is released once.
+            unsafe { ffi::PyBuffer_Release(&mut *self.0) }
+        });
+    }
+}
+
+/// Calls `f` with the bytes of any object that exports a C-contiguous buffer, whatever its item type.
+///
+/// # Errors
+/// TypeError for an object without a buffer, BufferError for one that is not contiguous; those of `f`.
+#[inline]
+pub(super) fn with_bytes<R>(
+    object: &Bound<'_, PyAny>,
+    f: impl FnOnce(Source<'_>) -> PyResult<R>,
+) -> PyResult<R> {
+    if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+        return f(Source::from(bytes.as_bytes()));
+    }
+    let export = Export::new(object, ffi::PyBUF_SIMPLE)?;
+    // SAFETY: the export keeps `len` bytes from `buf` mapped and readable until it is dropped, behind the call of `f`. Other
+    // threads may write them (a bytearray, an array): `Source` allows for that.
+    f(unsafe { Source::from_raw(export.0.buf.cast(), export.len()) })
+}
+
+/// Calls `f` with the writable bytes of an object that exports a C-contiguous buffer.
+///
+/// # Errors
+/// BufferError for a read-only buffer, TypeError for none; those of `f`.
+pub(super) fn with_target<R>(
+    object: &Bound<'_, PyAny>,
+    f: impl FnOnce(Target<'_>) -> PyResult<R>,
+) -> PyResult<R> {
+    let export = Export::new(object, ffi::PyBUF_WRITABLE)?;
+    if export.0.readonly != 0 {
+        return Err(PyBufferError::new_err("a writable buffer is required"));
+    }
+    // SAFETY: the export keeps `len` bytes from `buf` mapped and writable until it is dropped, behind the call of `f`; what
+    // other threads do with a buffer that they share is the owner's account, as `Target` says.
+    f(unsafe { Target::from_raw(export.0.buf.cast(), export.len()) })
+}
+
+/// A bytes object that is being filled: nobody else has seen it yet.
+pub(super) struct NewBytes {
+    object: Py<PyBytes>,
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: `start` points into `object`, which may be used from any attached thread; the bytes are reached by `&mut` only.
+unsafe impl Send for NewBytes {}
+// SAFETY: `&NewBytes` gives out nothing but the length.
+unsafe impl Sync for NewBytes {}
+
+impl NewBytes {
+    /// `len` bytes, not initialised. They must all be filled before [`Self::finish`].
+    ///
+    /// # Errors
+    /// MemoryError.
+    pub(super) fn new(py: Python<'_>, len: usize) -> PyResult<Self> {
+        let signed = isize::try_from(len).map_err(|_| PyMemoryError::new_err(()))?;
+        // SAFETY: attached; a null pointer asks for an object with uninitialised contents.
+        let pointer = unsafe { ffi::PyBytes_FromStringAndSize(std::ptr::null::<c_char>(), signed) };
+        // SAFETY: the call returns a new reference, or null with an exception set.
+        let object = unsafe { Bound::from_owned_ptr_or_err(py, pointer)? };
+        debug_assert!(PyBytes::is_exact_type_of(&object));
+        // SAFETY: `object` is a bytes object; the pointer to its contents is valid while it lives.
+        let start = unsafe { ffi::PyBytes_AsString(object.as_ptr()) };
+        // SAFETY: the call above made a bytes object.
+        let object = unsafe { object.cast_into_unchecked::<PyBytes>() };
+        Ok(Self {
+            object: object.unbind(),
+            start: start.cast(),
+            len,
+        })
+    }
+
+    /// Number of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The bytes `[from, from + n)` to be filled.
+    ///
+    /// # Panics
+    /// There are fewer.
+    pub(super) fn target(&mut self, from: usize, n: usize) -> Target<'_> {
+        assert!(
+            from <= self.len && n <= self.len - from,
+            "{from}+{n} of {}",
+            self.len
+        );
+        // SAFETY: the range lies in the object, which nobody else has seen, so nothing else uses its contents; it lives as
+        // long as `self`, which the target borrows.
+        unsafe { Target::from_raw(self.start.wrapping_add(from), n) }
+    }
+
+    /// The finished object. The caller has filled every byte.
+    pub(super) fn finish(self) -> Py<PyBytes> {
+        self.object
+    }
+
+    /// A copy of the first `filled` bytes, which the caller has filled.
+    pub(super) fn head<'py>(&self, py: Python<'py>, filled: usize) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.object.as_bytes(py)[..filled])
+    }
+}

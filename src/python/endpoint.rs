@@ -1,0 +1,733 @@
+//! One end of a connection for Python: reads and writes that never wait, and the waiters of those that must.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::{PyByteArray, PyBytes};
+
+use super::buffer::{NewBytes, with_bytes, with_target};
+use super::drain::Drain;
+use super::engine::Engine;
+use super::errors::{from_fault, inherited};
+use super::read::Read;
+use crate::driver;
+use crate::driver::endpoint::{Fault, Incoming};
+use crate::mem::{Source, Target};
+
+/// Copies of so many bytes and more are made without the interpreter's lock.
+const DETACH_MIN: usize = 64 << 10;
+
+/// One established end on shared memory. Made by `ClientSetup.finish` and `ServerSetup.finish`.
+///
+/// All methods belong to the event loop of its engine, except the getters.
+#[pyclass(frozen, weakref, module = "smcfast._core")]
+pub(super) struct Endpoint {
+    inner: Mutex<Inner>,
+    pub(super) engine: Py<Engine>,
+    group: u32,
+    facts: Facts,
+}
+
+/// What does not change.
+pub(super) struct Facts {
+    pub(super) eid: String,
+    pub(super) version: u8,
+    pub(super) release: u8,
+    pub(super) gid: String,
+    pub(super) peer_gid: String,
+    pub(super) link_group: u32,
+    pub(super) spin: SpinTimes,
+}
+
+/// How long to look before sleeping.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SpinTimes {
+    /// Nanoseconds of spinning in place, only for a loop with no other wait.
+    pub(super) inline_ns: u64,
+    /// Nanoseconds of polling with the loop going on; 0 turns both off.
+    pub(super) poll_ns: u64,
+}
+
+pub(super) struct Inner {
+    pub(super) end: driver::Endpoint,
+    waiters: Waiters,
+    /// Fast completions since the loop last got its turn.
+    fast: u32,
+    high_water: usize,
+    low_water: usize,
+    /// Whether the backlog went over the high-water mark and is not yet back at the low one.
+    pub(super) paused: bool,
+}
+
+#[derive(Default)]
+struct Waiters {
+    /// The future of the read that sleeps.
+    read: Option<Py<PyAny>>,
+    /// A read is spinning, polling or asleep.
+    reading: bool,
+    need: u32,
+    drains: Vec<Py<PyAny>>,
+    /// Drains that poll; they look after the backlog themselves.
+    polling_drains: u32,
+    /// Called when there is something to read, until it is taken away.
+    on_readable: Option<Py<PyAny>>,
+    /// Called when the backlog has become smaller, or a fault has come.
+    on_progress: Option<Py<PyAny>>,
+    /// Where a cancelled readexactly puts back what it has collected.
+    side: Option<Py<PyByteArray>>,
+    /// In the engine's list.
+    listed: bool,
+    flush_planned: bool,
+}
+
+/// So many reads and drains may finish at once before the loop gets its turn: a reader that never suspends starves it.
+const FAST_MAX: u32 = 64;
+
+#[pymethods]
+impl Endpoint {
+    /// Takes all of `data`: what fits goes into the peer's ring at once, the rest waits. Returns the bytes that wait.
+    ///
+    /// Raises a ConnectionError if the connection cannot carry them.
+    fn write(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let this = slf.get();
+        let waiting = with_bytes(data, |bytes| this.write_bytes(slf.py(), bytes))?;
+        if waiting > 0 {
+            Self::plan_flush(slf)?;
+        }
+        Ok(waiting)
+    }
+
+    /// read(n): an awaitable of 1 to n bytes, b"" at the end of the stream.
+    fn read(slf: Bound<'_, Self>, n: usize) -> Read {
+        Read::some(slf.unbind(), n)
+    }
+
+    /// read_exactly(n): an awaitable of n bytes; asyncio.IncompleteReadError if the stream ends before.
+    fn read_exactly(slf: Bound<'_, Self>, n: usize) -> Read {
+        Read::exactly(slf.unbind(), n)
+    }
+
+    /// drain(): an awaitable that is done once the backlog is small enough.
+    fn drain(slf: Bound<'_, Self>) -> Drain {
+        Drain::new(slf.unbind())
+    }
+
+    /// Up to `n` bytes that are there now; None if there are none yet, b"" at the end of the stream.
+    fn take<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        match self.incoming(py, n)? {
+            Incoming::Empty => Ok(None),
+            Incoming::End => Ok(Some(PyBytes::new(py, b""))),
+            Incoming::Fault(fault) => Err(from_fault(py, fault)),
+            Incoming::Bytes(there) => Ok(Some(
+                self.take_bytes(py, (there as usize).min(n))?.into_bound(py),
+            )),
+        }
+    }
+
+    /// Fills as much of a writable buffer as is there now; None if nothing is there yet, 0 at the end of the stream.
+    fn take_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        with_target(buffer, |target| match self.incoming(py, target.len())? {
+            Incoming::Empty => Ok(None),
+            Incoming::End => Ok(Some(0)),
+            Incoming::Fault(fault) => Err(from_fault(py, fault)),
+            Incoming::Bytes(there) => {
+                let n = (there as usize).min(target.len());
+                self.read_into(py, target.split_at(n).0)?;
+                Ok(Some(n))
+            }
+        })
+    }
+
+    /// Whether the stream has ended and everything was read.
+    fn at_eof(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.incoming(py, 1)? == Incoming::End)
+    }
+
+    /// Bytes of the application that are not yet in the peer's ring.
+    #[getter]
+    fn backlog(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.ours(py)?.end.backlog())
+    }
+
+    /// Whether everything was published, the end included.
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.ours(py)?.end.is_closed())
+    }
+
+    /// Whether the peer has declared an end of its stream.
+    #[getter]
+    fn peer_done(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut inner = self.ours(py)?;
+        inner.end.refresh();
+        Ok(inner.end.peer_done())
+    }
+
+    /// The exception that tells why nothing more can be written, or None.
+    fn write_fault(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
+        let mut inner = self.ours(py)?;
+        inner.end.refresh();
+        Ok(inner.end.write_fault().map(|fault| from_fault(py, fault)))
+    }
+
+    /// Sets the marks between which writing is paused, in bytes.
+    fn set_write_limits(&self, py: Python<'_>, high: usize, low: usize) -> PyResult<()> {
+        if low > high {
+            return Err(PyValueError::new_err(format!(
+                "high ({high}) must be at least low ({low})"
+            )));
+        }
+        let mut inner = self.ours(py)?;
+        (inner.high_water, inner.low_water) = (high, low);
+        inner.note_backlog();
+        Ok(())
+    }
+
+    /// Whether the backlog went over the high-water mark and is not yet back at the low one.
+    #[getter]
+    fn paused(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.ours(py)?.paused)
+    }
+
+    /// Sets where a cancelled read_exactly puts back what it has collected.
+    fn set_side_buffer(&self, py: Python<'_>, side: Py<PyByteArray>) -> PyResult<()> {
+        self.ours(py)?.waiters.side = Some(side);
+        Ok(())
+    }
+
+    /// Sets or takes away the callbacks: `on_progress()` when the backlog shrank or writing has become impossible.
+    fn set_on_progress(&self, py: Python<'_>, callback: Option<Py<PyAny>>) -> PyResult<()> {
+        let old = std::mem::replace(&mut self.ours(py)?.waiters.on_progress, callback);
+        drop(old);
+        Ok(())
+    }
+
+    /// Has `callback()` called whenever there is something to read or the stream has ended, until None is set.
+    fn set_on_readable(slf: &Bound<'_, Self>, callback: Option<Py<PyAny>>) -> PyResult<()> {
+        let is_set = callback.is_some();
+        let old = std::mem::replace(&mut slf.get().ours(slf.py())?.waiters.on_readable, callback);
+        drop(old);
+        if is_set {
+            Self::wake(&slf.clone().unbind(), slf.py())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Ends the own stream behind what was written.
+    fn write_eof(slf: &Bound<'_, Self>) -> PyResult<()> {
+        slf.get().ours(slf.py())?.end.write_eof();
+        Self::keep_flushing(slf)
+    }
+
+    /// Closes behind what was written. Up to `unread_max` unread bytes are no reason for the peer to see a reset.
+    ///
+    /// Returns the unread bytes that were taken out so.
+    fn close<'py>(slf: &Bound<'py, Self>, unread_max: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let (this, py) = (slf.get(), slf.py());
+        let unread = match this.incoming(py, usize::MAX)? {
+            Incoming::Bytes(there) if there as usize <= unread_max => {
+                this.take_bytes(py, there as usize)?.into_bound(py)
+            }
+            _ => PyBytes::new(py, b""),
+        };
+        this.ours(py)?.end.close();
+        Self::keep_flushing(slf)?;
+        Self::wake(&slf.clone().unbind(), py)?;
+        Ok(unread)
+    }
+
+    /// Closes at once; the peer sees a reset.
+    fn abort(slf: &Bound<'_, Self>) -> PyResult<()> {
+        slf.get().ours(slf.py())?.end.abort();
+        Self::wake(&slf.clone().unbind(), slf.py())
+    }
+
+    /// A witness (the TCP connection, a pidfd) has told that the peer is gone.
+    fn lost(slf: &Bound<'_, Self>) -> PyResult<()> {
+        slf.get().ours(slf.py())?.end.lost();
+        Self::wake(&slf.clone().unbind(), slf.py())
+    }
+
+    /// The number of the link group in this engine, as `on_death` names it.
+    #[getter]
+    fn group(&self) -> u32 {
+        self.group
+    }
+
+    /// What does not change, for SmcInfo.
+    fn description<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<HashMap<&'static str, Bound<'py, PyAny>>> {
+        let (own, peer) = self.inner(py).end.sizes();
+        let facts = &self.facts;
+        let any = |object: Bound<'py, PyAny>| object;
+        Ok(HashMap::from([
+            ("version", any(facts.version.into_pyobject(py)?.into_any())),
+            ("release", any(facts.release.into_pyobject(py)?.into_any())),
+            ("eid", any((&facts.eid).into_pyobject(py)?.into_any())),
+            ("rmb_size", any(own.bytes().into_pyobject(py)?.into_any())),
+            (
+                "peer_rmb_size",
+                any(peer.bytes().into_pyobject(py)?.into_any()),
+            ),
+            ("gid", any((&facts.gid).into_pyobject(py)?.into_any())),
+            (
+                "peer_gid",
+                any((&facts.peer_gid).into_pyobject(py)?.into_any()),
+            ),
+            (
+                "link_group",
+                any(facts.link_group.into_pyobject(py)?.into_any()),
+            ),
+        ]))
+    }
+
+    /// Counters of both directions; all only grow.
+    fn counters(&self, py: Python<'_>) -> HashMap<&'static str, u64> {
+        let counters = self.inner(py).end.counters();
+        HashMap::from([
+            ("bytes_sent", counters.stats.bytes_sent),
+            ("bytes_received", counters.stats.bytes_received),
+            ("messages_sent", counters.stats.writes),
+            ("messages_received", counters.stats.reads),
+            ("wakeups_sent", counters.wakeups_sent),
+            ("wakeups_received", counters.wakeups_received),
+            ("spins", counters.spins),
+            ("stalls_sent", counters.stalls_write),
+            ("stalls_received", counters.stalls_read),
+        ])
+    }
+
+    /// Moves the backlog on and arms for the rest. The loop calls it; see `write`.
+    fn _flush(slf: &Bound<'_, Self>) -> PyResult<()> {
+        slf.get().ours(slf.py())?.waiters.flush_planned = false;
+        Self::wake(&slf.clone().unbind(), slf.py())
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.engine)?;
+        if let Ok(inner) = self.inner.try_lock() {
+            let waiters = &inner.waiters;
+            for waiter in waiters
+                .read
+                .iter()
+                .chain(&waiters.drains)
+                .chain(&waiters.on_readable)
+                .chain(&waiters.on_progress)
+            {
+                visit.call(waiter)?;
+            }
+            visit.call(&waiters.side)?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let waiters = std::mem::take(
+            &mut self
+                .inner
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .waiters,
+        );
+        drop(waiters);
+    }
+}
+
+/// For the awaitables.
+impl Endpoint {
+    pub(super) fn new(engine: Py<Engine>, end: driver::Endpoint, facts: Facts) -> Self {
+        let group = end.group().number();
+        let inner = Inner {
+            end,
+            waiters: Waiters::default(),
+            fast: 0,
+            high_water: 64 << 10,
+            low_water: 16 << 10,
+            paused: false,
+        };
+        Self {
+            inner: Mutex::new(inner),
+            engine,
+            group,
+            facts,
+        }
+    }
+
+    /// The lock, for what a child may look at too.
+    #[inline]
+    fn inner(&self, py: Python<'_>) -> MutexGuard<'_, Inner> {
+        // A poisoned lock is that of a panic which the application has seen; the endpoint checks itself at every step.
+        self.inner
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, if this process made the connection.
+    #[inline]
+    pub(super) fn ours(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Inner>> {
+        let inner = self.inner(py);
+        if inner.end.is_ours() {
+            Ok(inner)
+        } else {
+            Err(inherited())
+        }
+    }
+
+    pub(super) fn spin_times(&self) -> SpinTimes {
+        self.facts.spin
+    }
+
+    #[inline]
+    pub(super) fn incoming(&self, py: Python<'_>, enough: usize) -> PyResult<Incoming> {
+        Ok(self
+            .ours(py)?
+            .end
+            .incoming(u32::try_from(enough).unwrap_or(u32::MAX)))
+    }
+
+    /// A new bytes object of `n` bytes that are readable.
+    #[inline]
+    pub(super) fn take_bytes(&self, py: Python<'_>, n: usize) -> PyResult<Py<PyBytes>> {
+        let mut bytes = NewBytes::new(py, n)?;
+        self.read_into(py, bytes.target(0, n))?;
+        Ok(bytes.finish())
+    }
+
+    /// Fills `target` with bytes that are readable.
+    #[inline]
+    pub(super) fn read_into(&self, py: Python<'_>, target: Target<'_>) -> PyResult<()> {
+        let read = if target.len() < DETACH_MIN {
+            self.inner(py).try_read(target)
+        } else {
+            // The lock is taken and given back without the interpreter: nobody who holds it waits for us.
+            py.detach(|| {
+                self.inner
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .try_read(target)
+            })
+        };
+        read.then_some(())
+            .ok_or_else(|| PyRuntimeError::new_err("two threads read one stream at the same time"))
+    }
+
+    #[inline]
+    fn write_bytes(&self, py: Python<'_>, bytes: Source<'_>) -> PyResult<usize> {
+        drop(self.ours(py)?);
+        let written = if bytes.len() < DETACH_MIN {
+            self.inner(py).write(bytes)
+        } else {
+            py.detach(|| {
+                self.inner
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .write(bytes)
+            })
+        };
+        written.map_err(|fault| from_fault(py, fault))
+    }
+
+    /// Whether this fast completion must let the loop have its turn first.
+    #[inline]
+    pub(super) fn must_yield(&self, py: Python<'_>) -> bool {
+        let mut inner = self.inner(py);
+        inner.fast += 1;
+        if inner.fast < FAST_MAX {
+            return false;
+        }
+        inner.fast = 0;
+        true
+    }
+
+    /// The place of the one read that may wait.
+    ///
+    /// # Errors
+    /// RuntimeError in asyncio's words if it is taken.
+    pub(super) fn begin_read(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let mut inner = self.ours(py)?;
+        if inner.waiters.reading {
+            let text = format!(
+                "{name}() called while another coroutine is already waiting for incoming data"
+            );
+            return Err(PyRuntimeError::new_err(text));
+        }
+        inner.waiters.reading = true;
+        drop(inner);
+        self.engine
+            .get()
+            .waits
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The read waits no more, however it ended.
+    pub(super) fn end_read(&self, py: Python<'_>) {
+        let mut inner = self.inner(py);
+        if !inner.waiters.reading {
+            return;
+        }
+        inner.waiters.reading = false;
+        if inner.end.is_ours() && inner.waiters.on_readable.is_none() {
+            inner.end.disarm_read();
+        }
+        let future = inner.waiters.read.take();
+        drop(inner);
+        drop(future);
+        self.engine
+            .get()
+            .waits
+            .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Puts the read to sleep until `need` bytes are there: the future to wait for, or None if they are there already.
+    pub(super) fn sleep_for_bytes<'py>(
+        slf: &Bound<'py, Self>,
+        need: u32,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (this, py) = (slf.get(), slf.py());
+        let future = this.engine.get().create_future(py)?;
+        let mut inner = this.ours(py)?;
+        let need = need.min(inner.end.read_need_max());
+        if !inner.end.arm_read(need) {
+            return Ok(None);
+        }
+        inner.fast = 0;
+        inner.waiters.need = need;
+        let old = inner.waiters.read.replace(future.clone().unbind());
+        let list = !std::mem::replace(&mut inner.waiters.listed, true);
+        drop(inner);
+        drop(old);
+        if list {
+            this.engine.get().wait(py, this.group, slf.clone().unbind());
+        }
+        Ok(Some(future))
+    }
+
+    /// Puts what a cancelled read has collected in front of the stream.
+    pub(super) fn put_back(&self, py: Python<'_>, bytes: Bound<'_, PyBytes>) -> PyResult<()> {
+        let side = self
+            .inner(py)
+            .waiters
+            .side
+            .as_ref()
+            .map(|side| side.clone_ref(py));
+        match side {
+            Some(side) => side
+                .bind(py)
+                .call_method1(intern!(py, "extend"), (bytes,))
+                .map(drop),
+            None => Err(PyRuntimeError::new_err(
+                "no buffer to put back what a cancelled read has collected",
+            )),
+        }
+    }
+
+    /// A drain begins or ends to poll; meanwhile it looks after the backlog.
+    pub(super) fn poll_drain(&self, py: Python<'_>, polls: bool) {
+        let polling = &mut self.inner(py).waiters.polling_drains;
+        *polling = if polls {
+            *polling + 1
+        } else {
+            polling.saturating_sub(1)
+        };
+    }
+
+    /// Puts a drain to sleep: the future to wait for, or None if the backlog is small enough by now.
+    pub(super) fn sleep_for_room<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (this, py) = (slf.get(), slf.py());
+        let future = this.engine.get().create_future(py)?;
+        {
+            let mut inner = this.ours(py)?;
+            inner.arm_write();
+            if !inner.paused || inner.end.write_fault().is_some() {
+                return Ok(None);
+            }
+            inner.fast = 0;
+            inner.waiters.drains.push(future.clone().unbind());
+        }
+        this.list(slf);
+        Ok(Some(future))
+    }
+
+    /// A drain waits no more.
+    pub(super) fn forget_drain(&self, py: Python<'_>, future: &Bound<'_, PyAny>) {
+        let mut inner = self.inner(py);
+        let place = inner
+            .waiters
+            .drains
+            .iter()
+            .position(|waiter| waiter.is(future));
+        let old = place.map(|place| inner.waiters.drains.swap_remove(place));
+        drop(inner);
+        drop(old);
+    }
+
+    fn list(&self, slf: &Bound<'_, Self>) {
+        let listed = std::mem::replace(&mut self.inner(slf.py()).waiters.listed, true);
+        if !listed {
+            self.engine
+                .get()
+                .wait(slf.py(), self.group, slf.clone().unbind());
+        }
+    }
+
+    /// Has the loop look after the backlog in its next round, unless somebody does already.
+    fn plan_flush(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (this, py) = (slf.get(), slf.py());
+        {
+            let waiters = &mut this.ours(py)?.waiters;
+            if waiters.flush_planned
+                || waiters.polling_drains > 0
+                || waiters.listed && waiters.read.is_none()
+            {
+                return Ok(());
+            }
+            waiters.flush_planned = true;
+        }
+        this.engine
+            .get()
+            .call_soon(py, slf.getattr(intern!(py, "_flush"))?)
+    }
+
+    /// Has the loop look after the backlog if there is one.
+    pub(super) fn keep_flushing(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let waiting = slf.get().ours(slf.py())?.end.backlog();
+        if waiting > 0 {
+            Self::plan_flush(slf)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The bell was rung, or something here has changed: resolves who has what it waits for, arms again for the rest.
+    pub(super) fn wake(slf: &Py<Self>, py: Python<'_>) -> PyResult<()> {
+        let (this, bound) = (slf.get(), slf.bind(py));
+        let Ok(mut inner) = this.ours(py) else {
+            return Ok(());
+        };
+        inner.waiters.listed = false;
+        inner.end.woken();
+        let Woken {
+            reader,
+            drains,
+            on_readable,
+            on_progress,
+            again,
+        } = inner.look(py);
+        drop(inner);
+        if again {
+            this.list(bound);
+        }
+        for future in reader.into_iter().chain(drains) {
+            let future = future.into_bound(py);
+            if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
+                future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+            }
+        }
+        for callback in [on_readable, on_progress].into_iter().flatten() {
+            callback.call0(py)?;
+        }
+        Ok(())
+    }
+}
+
+/// Who is to be resolved or called, and whether somebody still waits.
+struct Woken {
+    reader: Option<Py<PyAny>>,
+    drains: Vec<Py<PyAny>>,
+    on_readable: Option<Py<PyAny>>,
+    on_progress: Option<Py<PyAny>>,
+    again: bool,
+}
+
+impl Inner {
+    #[inline]
+    fn try_read(&mut self, target: Target<'_>) -> bool {
+        let there = self.end.readable() as usize >= target.len();
+        if there {
+            self.end.read(target);
+        }
+        there
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: Source<'_>) -> Result<usize, Fault> {
+        self.end.write(bytes)?;
+        if self.end.backlog() > 0 {
+            self.note_backlog();
+        }
+        Ok(self.end.backlog())
+    }
+
+    /// Compares the backlog with the marks.
+    pub(super) fn note_backlog(&mut self) {
+        let backlog = self.end.backlog();
+        if backlog > self.high_water {
+            self.paused = true;
+        } else if backlog <= self.low_water {
+            self.paused = false;
+        }
+    }
+
+    /// Moves the backlog on, and arms for the rest. True if armed.
+    fn arm_write(&mut self) -> bool {
+        // Each round that does not arm has moved at least one byte, or has found the end.
+        let mut armed = false;
+        while !armed && self.end.backlog() > 0 && self.end.write_fault().is_none() {
+            armed = self.end.arm_write();
+        }
+        self.note_backlog();
+        armed
+    }
+
+    fn look(&mut self, py: Python<'_>) -> Woken {
+        let (mut reader, mut on_readable, mut again) = (None, None, false);
+        if self.waiters.read.is_some() {
+            if self.end.arm_read(self.waiters.need) {
+                again = true
+            } else {
+                reader = self.waiters.read.take()
+            }
+        } else if let Some(callback) = &self.waiters.on_readable {
+            if self.end.arm_read(1) {
+                again = true
+            } else {
+                on_readable = Some(callback.clone_ref(py))
+            }
+        }
+        let before = self.end.backlog();
+        again |= self.arm_write();
+        let progress = self.end.backlog() < before || self.end.write_fault().is_some();
+        let on_progress = if progress {
+            self.waiters
+                .on_progress
+                .as_ref()
+                .map(|callback| callback.clone_ref(py))
+        } else {
+            None
+        };
+        let resolve = !self.paused || self.end.write_fault().is_some();
+        let drains = if resolve {
+            std::mem::take(&mut self.waiters.drains)
+        } else {
+            Vec::new()
+        };
+        Woken {
+            reader,
+            drains,
+            on_readable,
+            on_progress,
+            again,
+        }
+    }
+}

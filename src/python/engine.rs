@@ -1,0 +1,175 @@
+//! One engine for each event loop, and who waits in it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
+use pyo3::types::PyBytes;
+
+use super::endpoint::Endpoint;
+use crate::driver;
+use crate::fabric::shm::Wake;
+
+/// Engine(create_future, call_soon, on_death)
+/// --
+///
+/// An event loop's share of smcfast: its link groups and the one fd that wakes it.
+///
+/// The loop calls `progress` whenever `fileno()` is readable. `on_death(group)` is called when the process at the other
+/// end of a link group has ended.
+#[pyclass(frozen, weakref, module = "smcfast._core")]
+pub(super) struct Engine {
+    pub(super) driver: driver::Engine,
+    /// None once cleared by the garbage collector.
+    callbacks: Mutex<Option<Callbacks>>,
+    waiting: Mutex<HashMap<u32, Vec<Py<Endpoint>>>>,
+    /// Reads that are not finished: spinning, polling or asleep.
+    pub(super) waits: AtomicUsize,
+}
+
+struct Callbacks {
+    create_future: Py<PyAny>,
+    call_soon: Py<PyAny>,
+    on_death: Py<PyAny>,
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    fn new(create_future: Py<PyAny>, call_soon: Py<PyAny>, on_death: Py<PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            driver: driver::Engine::new()?,
+            callbacks: Mutex::new(Some(Callbacks {
+                create_future,
+                call_soon,
+                on_death,
+            })),
+            waiting: Mutex::default(),
+            waits: AtomicUsize::new(0),
+        })
+    }
+
+    /// The engine's 128-bit id: its SMC-D GID and GID extension, big-endian.
+    #[getter]
+    fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.driver.id().0)
+    }
+
+    /// The fd to poll for reading.
+    fn fileno(&self) -> RawFd {
+        self.driver.wake_fd().as_raw_fd()
+    }
+
+    /// Serves the wake-ups that are there.
+    fn progress(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.driver.is_ours() {
+            return Ok(());
+        }
+        for wake in self.driver.take_wakes()? {
+            match wake {
+                Wake::Bell(group) => self.wake_group(py, group)?,
+                Wake::Death(group) => {
+                    self.wake_group(py, group)?;
+                    if let Some(on_death) = self.callback(py, |callbacks| &callbacks.on_death) {
+                        on_death.call1((group,))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if let Ok(callbacks) = self.callbacks.try_lock()
+            && let Some(callbacks) = &*callbacks
+        {
+            visit.call(&callbacks.create_future)?;
+            visit.call(&callbacks.call_soon)?;
+            visit.call(&callbacks.on_death)?;
+        }
+        if let Ok(waiting) = self.waiting.try_lock() {
+            for endpoint in waiting.values().flatten() {
+                visit.call(endpoint)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let callbacks = self
+            .callbacks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let waiting =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        drop((callbacks, waiting));
+    }
+}
+
+impl Engine {
+    /// Remembers that `endpoint` has armed something and wants to hear of its group's bell.
+    pub(super) fn wait(&self, py: Python<'_>, group: u32, endpoint: Py<Endpoint>) {
+        let mut waiting = self
+            .waiting
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
+        waiting.entry(group).or_default().push(endpoint);
+    }
+
+    /// A new future of the loop.
+    pub(super) fn create_future<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.callback(py, |callbacks| &callbacks.create_future) {
+            Some(create_future) => create_future.call0(),
+            None => Err(pyo3::exceptions::PyRuntimeError::new_err(
+                "the engine was cleared",
+            )),
+        }
+    }
+
+    /// Has the loop call `callback` in its next round.
+    pub(super) fn call_soon(&self, py: Python<'_>, callback: Bound<'_, PyAny>) -> PyResult<()> {
+        if let Some(call_soon) = self.callback(py, |callbacks| &callbacks.call_soon) {
+            call_soon.call1((callback,))?;
+        }
+        Ok(())
+    }
+
+    /// Whether at most one read of this loop is waiting.
+    pub(super) fn has_one_wait(&self) -> bool {
+        self.waits.load(Ordering::Relaxed) <= 1
+    }
+
+    fn callback<'py>(
+        &self,
+        py: Python<'py>,
+        which: fn(&Callbacks) -> &Py<PyAny>,
+    ) -> Option<Bound<'py, PyAny>> {
+        let callbacks = self
+            .callbacks
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
+        callbacks
+            .as_ref()
+            .map(|callbacks| which(callbacks).bind(py).clone())
+    }
+
+    /// Looks after everyone who waits in `group`; who still waits is put back.
+    fn wake_group(&self, py: Python<'_>, group: u32) -> PyResult<()> {
+        let woken = {
+            let mut waiting = self
+                .waiting
+                .lock_py_attached(py)
+                .unwrap_or_else(PoisonError::into_inner);
+            waiting.remove(&group).unwrap_or_default()
+        };
+        for endpoint in woken {
+            Endpoint::wake(&endpoint, py)?;
+        }
+        Ok(())
+    }
+}

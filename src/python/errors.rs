@@ -1,0 +1,48 @@
+//! Faults as Python exceptions.
+
+use pyo3::exceptions::{PyBrokenPipeError, PyConnectionResetError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+use crate::driver::endpoint::Fault;
+
+const ECONNRESET: i32 = 104;
+const EPIPE: i32 = 32;
+
+/// The exception that tells of `fault`.
+#[cold]
+pub(super) fn from_fault(py: Python<'_>, fault: Fault) -> PyErr {
+    let text = fault.to_string();
+    match fault {
+        Fault::Misbehaved(_) => match misbehaved_type(py) {
+            Ok(class) => PyErr::from_type(class.clone(), text),
+            Err(error) => error,
+        },
+        Fault::Lost | Fault::Reset => PyConnectionResetError::new_err((ECONNRESET, text)),
+        Fault::Closed => PyBrokenPipeError::new_err((EPIPE, text)),
+    }
+}
+
+/// What a forked child gets that touches something of its parent.
+#[cold]
+pub(super) fn inherited() -> PyErr {
+    PyRuntimeError::new_err(
+        "this connection belongs to the process that forked; a child must open its own",
+    )
+}
+
+fn misbehaved_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    CLASS.import(py, "smcfast.errors", "PeerMisbehaved")
+}
+
+/// asyncio.IncompleteReadError(partial, expected).
+#[cold]
+pub(super) fn incomplete_read(py: Python<'_>, partial: Py<PyAny>, expected: usize) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    match CLASS.import(py, "asyncio", "IncompleteReadError") {
+        Ok(class) => PyErr::from_type(class.clone(), (partial, expected)),
+        Err(error) => error,
+    }
+}

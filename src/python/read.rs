@@ -1,0 +1,276 @@
+//! Awaitables of reads. Bytes leave the ring only in the step that returns them, so that a cancelled read loses nothing.
+
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyStopIteration;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+
+use super::awaitable::{self, Step};
+use super::buffer::NewBytes;
+use super::endpoint::Endpoint;
+use super::errors::{from_fault, incomplete_read};
+use crate::driver::endpoint::Incoming;
+
+/// An awaitable of bytes; made by `Endpoint.read` and `Endpoint.read_exactly`. A coroutine in all but its type.
+#[pyclass(module = "smcfast._core")]
+pub(super) struct Read {
+    endpoint: Py<Endpoint>,
+    n: usize,
+    exact: bool,
+    stage: Stage,
+    /// What a read_exactly that is too large for the ring has collected, and how much of it.
+    collected: Option<(NewBytes, usize)>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Start,
+    /// The loop had its turn; now really.
+    Yielded,
+    /// Looks again and again with the loop going on, until then.
+    Polling(Instant),
+    Asleep,
+    Done,
+}
+
+impl Read {
+    pub(super) fn some(endpoint: Py<Endpoint>, n: usize) -> Self {
+        Self::new(endpoint, n, false)
+    }
+
+    pub(super) fn exactly(endpoint: Py<Endpoint>, n: usize) -> Self {
+        Self::new(endpoint, n, true)
+    }
+
+    fn new(endpoint: Py<Endpoint>, n: usize, exact: bool) -> Self {
+        Self {
+            endpoint,
+            n,
+            exact,
+            stage: Stage::Start,
+            collected: None,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        if self.exact { "readexactly" } else { "read" }
+    }
+
+    /// The bytes that the read returns, if it can return now.
+    #[inline]
+    fn attempt(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let endpoint = self.endpoint.get();
+        if self.n == 0 {
+            endpoint.ours(py)?;
+            return Ok(Some(PyBytes::new(py, b"").unbind().into_any()));
+        }
+        match endpoint.incoming(py, if self.exact { self.missing() } else { 1 })? {
+            Incoming::Bytes(there) if !self.exact => Ok(Some(
+                endpoint
+                    .take_bytes(py, (there as usize).min(self.n))?
+                    .into_any(),
+            )),
+            Incoming::Bytes(there) => self.attempt_exact(py, there as usize),
+            Incoming::Empty => Ok(None),
+            Incoming::End if self.exact => Err(self.incomplete(py)),
+            Incoming::End => Ok(Some(PyBytes::new(py, b"").unbind().into_any())),
+            Incoming::Fault(fault) => Err(from_fault(py, fault)),
+        }
+    }
+
+    /// Bytes that are still to come out of the ring.
+    fn missing(&self) -> usize {
+        self.n - self.collected.as_ref().map_or(0, |(_, filled)| *filled)
+    }
+
+    fn attempt_exact(&mut self, py: Python<'_>, there: usize) -> PyResult<Option<Py<PyAny>>> {
+        let endpoint = self.endpoint.get();
+        if self.collected.is_none() && there >= self.n {
+            return Ok(Some(endpoint.take_bytes(py, self.n)?.into_any()));
+        }
+        if !self.must_collect(py)? {
+            return if endpoint.ours(py)?.end.peer_done() {
+                Err(self.short(py, there))
+            } else {
+                Ok(None)
+            };
+        }
+        if self.collected.is_none() {
+            self.collected = Some((NewBytes::new(py, self.n)?, 0));
+        }
+        let part = there.min(self.missing());
+        if let Some((bytes, filled)) = &mut self.collected {
+            endpoint.read_into(py, bytes.target(*filled, part))?;
+            *filled += part;
+        }
+        if self.missing() > 0 {
+            return Ok(None);
+        }
+        Ok(self
+            .collected
+            .take()
+            .map(|(bytes, _)| bytes.finish().into_any()))
+    }
+
+    /// Whether the ring alone cannot be trusted to hold all bytes at once.
+    fn must_collect(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.n > self.endpoint.get().ours(py)?.end.read_need_max() as usize)
+    }
+
+    /// The peer's stream ends before all bytes, with `there` of them in the ring.
+    #[cold]
+    fn short(&mut self, py: Python<'_>, there: usize) -> PyErr {
+        match self.endpoint.get().take_bytes(py, there) {
+            Ok(partial) => incomplete_read(py, partial.into_any(), self.n),
+            Err(error) => error,
+        }
+    }
+
+    /// The peer's stream has ended before all bytes.
+    #[cold]
+    fn incomplete(&mut self, py: Python<'_>) -> PyErr {
+        let partial = match self.collected.take() {
+            Some((bytes, filled)) => bytes.head(py, filled),
+            None => PyBytes::new(py, b""),
+        };
+        incomplete_read(py, partial.unbind().into_any(), self.n)
+    }
+
+    fn need(&self) -> u32 {
+        if self.exact {
+            u32::try_from(self.missing()).unwrap_or(u32::MAX)
+        } else {
+            1
+        }
+    }
+
+    fn step(&mut self, py: Python<'_>) -> PyResult<Step> {
+        if self.stage == Stage::Start && self.endpoint.get().must_yield(py) {
+            self.stage = Stage::Yielded;
+            return Ok(Step::Yield);
+        }
+        loop {
+            if let Some(bytes) = self.attempt(py)? {
+                return Ok(Step::Return(bytes));
+            }
+            match self.stage {
+                Stage::Start | Stage::Yielded => {
+                    self.endpoint.get().begin_read(py, self.name())?;
+                    self.begin_wait(py)?;
+                }
+                Stage::Polling(until) if Instant::now() < until => return Ok(Step::Yield),
+                Stage::Polling(_) => {
+                    self.endpoint.get().ours(py)?.end.spun(false);
+                    self.stage = Stage::Asleep;
+                }
+                Stage::Asleep => {
+                    if let Some(future) =
+                        Endpoint::sleep_for_bytes(self.endpoint.bind(py), self.need())?
+                    {
+                        return Ok(Step::Wait(future.unbind()));
+                    }
+                }
+                Stage::Done => return Err(awaitable::already_done()),
+            }
+        }
+    }
+
+    /// Spins a little in place if this is all that the loop waits for, then polls or sleeps.
+    fn begin_wait(&mut self, py: Python<'_>) -> PyResult<()> {
+        let endpoint = self.endpoint.get();
+        let times = endpoint.spin_times();
+        self.stage = Stage::Asleep;
+        let mut inner = endpoint.ours(py)?;
+        if times.poll_ns == 0 || !inner.end.spin_is_worthwhile() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        if endpoint.engine.get().has_one_wait() {
+            let until = started + Duration::from_nanos(times.inline_ns);
+            let need = self.need().min(inner.end.read_need_max());
+            if awaitable::spin(until, || {
+                !matches!(inner.end.incoming(need), Incoming::Empty)
+            }) {
+                inner.end.spun(true);
+                return Ok(());
+            }
+        }
+        self.stage = Stage::Polling(started + Duration::from_nanos(times.poll_ns));
+        Ok(())
+    }
+
+    /// The wait has ended, by a result, an error, or from outside.
+    fn end(&mut self, py: Python<'_>) {
+        let waited = !matches!(self.stage, Stage::Start | Stage::Yielded | Stage::Done);
+        if waited {
+            self.endpoint.get().end_read(py);
+        }
+        self.stage = Stage::Done;
+    }
+
+    /// Ended from outside: what was collected goes back in front of the stream.
+    fn cancel(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.end(py);
+        match self.collected.take() {
+            Some((bytes, filled)) => self.endpoint.get().put_back(py, bytes.head(py, filled)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[pymethods]
+impl Read {
+    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let polled = matches!(self.stage, Stage::Polling(_));
+        match self.step(py) {
+            Ok(Step::Yield) => Ok(py.None()),
+            Ok(Step::Wait(future)) => awaitable::wait_for(py, future),
+            Ok(Step::Return(bytes)) => {
+                if polled && let Ok(mut inner) = self.endpoint.get().ours(py) {
+                    inner.end.spun(true);
+                }
+                self.end(py);
+                Err(PyStopIteration::new_err((bytes,)))
+            }
+            Err(error) => {
+                self.end(py);
+                Err(error)
+            }
+        }
+    }
+
+    fn send(&mut self, py: Python<'_>, _value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.__next__(py)
+    }
+
+    #[pyo3(signature = (*args))]
+    fn throw(&mut self, py: Python<'_>, args: &Bound<'_, PyTuple>) -> PyResult<Py<PyAny>> {
+        self.cancel(py)?;
+        Err(awaitable::thrown(args)?)
+    }
+
+    fn close(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.cancel(py)
+    }
+}
+
+impl Drop for Read {
+    fn drop(&mut self) {
+        if self.stage != Stage::Done && self.stage != Stage::Start {
+            Python::attach(|py| {
+                if let Err(error) = self.cancel(py) {
+                    error.write_unraisable(py, None);
+                }
+            });
+        }
+    }
+}
