@@ -1,0 +1,304 @@
+"""An asyncio transport over a connection on shared memory.
+
+The bytes go through the endpoint's rings. The TCP connection stays open beside them and stays silent: it is the
+application's `get_extra_info("socket")`, and a witness: when it ends, the peer has closed or is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections.abc
+import socket
+import warnings
+from asyncio import trsock
+from typing import TYPE_CHECKING, Any
+
+from smcfast.errors import PeerMisbehaved
+from smcfast.log import logger
+
+if TYPE_CHECKING:
+    from smcfast import _core
+    from smcfast._loop import LoopEngine
+
+# As asyncio's selector transports: writes to a lost connection are counted, and logged from this one on.
+_LOG_LOST_WRITES_FROM = 5
+# Bytes handed to a protocol at once.
+_PUSH_SIZE = 256 * 1024
+
+
+class RingTransport(asyncio.Transport):
+    """A stream transport whose bytes go through shared memory.
+
+    With a protocol that pulls (`pulls_from_ring` is true) nobody is called with data: the stream reader takes it from
+    the endpoint. Any other protocol gets `data_received` and `eof_received`, or the calls of a BufferedProtocol.
+    """
+
+    _sock: socket.socket | None = None
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: LoopEngine,
+        sock: socket.socket,
+        endpoint: _core.Endpoint,
+        protocol: asyncio.BaseProtocol,
+        extra: dict[str, Any],
+    ) -> None:
+        """Take over `sock`, which is connected, and `endpoint`, and call the protocol's connection_made."""
+        super().__init__({"socket": trsock.TransportSocket(sock), "sockname": sock.getsockname(), **extra})
+        try:
+            self._extra["peername"] = sock.getpeername()
+        except OSError:
+            # The peer has closed already; the name is not to be had any more.
+            self._extra["peername"] = None
+        self._loop = loop
+        self._engine = engine
+        self._sock = sock
+        self._endpoint = endpoint
+        self._closing = False
+        self._eof_written = False
+        self._eof_seen = False
+        self._lost_writes = 0
+        self._protocol_paused = False
+        self._reading_paused = False
+        self._protocol = protocol
+        self._pulls = False
+        engine.attach(self, endpoint.group)
+        endpoint.set_on_progress(self._on_progress)
+        loop.add_reader(sock, self._on_tcp)
+        protocol.connection_made(self)
+        self.set_protocol(protocol)
+
+    def __repr__(self) -> str:
+        """State, path and the fd of the TCP connection."""
+        if self._sock is None:
+            state = "closed"
+        else:
+            state = f"{'closing ' if self._closing else ''}fd={self._sock.fileno()} backlog={self._endpoint.backlog}"
+        return f"<{type(self).__name__} smc-d {state}>"
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        """Warn of a transport that nobody closed, and free what it holds."""
+        if self._sock is not None:
+            _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+            self._sock.close()
+
+    # The protocol.
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Switch to another protocol; from now on it gets the data, or its reader takes it."""
+        self._protocol = protocol
+        self._pulls = getattr(protocol, "pulls_from_ring", False)
+        self._watch()
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Return the current protocol."""
+        return self._protocol
+
+    # Reading.
+
+    def is_reading(self) -> bool:
+        """Tell whether data is being handed to the protocol."""
+        return not self._closing and not self._reading_paused
+
+    def pause_reading(self) -> None:
+        """Hand no more data to the protocol until `resume_reading`."""
+        if self.is_reading():
+            self._reading_paused = True
+            self._watch()
+
+    def resume_reading(self) -> None:
+        """Hand data to the protocol again."""
+        if self._reading_paused and not self._closing:
+            self._reading_paused = False
+            self._watch()
+
+    def _watch(self) -> None:
+        pushes = not self._pulls and not self._eof_seen and self.is_reading()
+        self._endpoint.set_on_readable(self._on_readable if pushes else None)
+
+    def _on_readable(self) -> None:
+        """Hand to the protocol what is there; the loop gets its turn after each piece."""
+        try:
+            more = self._push()
+        except OSError as exc:
+            self._force_close(exc)
+        except Exception as exc:
+            self._fatal_error(exc, "Fatal error: protocol failed to take received data.")
+        else:
+            if more:
+                # The doorbell rings only for what is new: look again for what is there.
+                self._loop.call_soon(self._watch)
+
+    def _push(self) -> bool:
+        protocol = self._protocol
+        if self._pulls or not self.is_reading():
+            return False
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            count = self._endpoint.take_into(protocol.get_buffer(-1))
+            if count:
+                protocol.buffer_updated(count)
+        else:
+            data = self._endpoint.take(_PUSH_SIZE)
+            count = None if data is None else len(data)
+            if data:
+                protocol.data_received(data)  # type: ignore[attr-defined]
+        if count == 0:
+            self._eof_seen = True
+            self._watch()
+            if not protocol.eof_received():  # type: ignore[attr-defined]
+                self.close()
+            return False
+        return count is not None
+
+    # Writing.
+
+    def write(self, data: collections.abc.Buffer) -> None:  # type: ignore[override,name-defined,unused-ignore]
+        """Write any C-contiguous buffer; its bytes are taken before this returns."""
+        if self._eof_written:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._lost_writes:
+            if self._lost_writes >= _LOG_LOST_WRITES_FROM:
+                logger.warning("write() on a closed connection.")
+            self._lost_writes += 1
+            return
+        try:
+            waiting = self._endpoint.write(data)
+        except ConnectionError as exc:
+            self._force_close(exc)
+            return
+        if waiting and not self._protocol_paused and self._endpoint.paused:
+            self._pause_protocol()
+
+    def writelines(self, list_of_data: Any) -> None:
+        """Write the buffers one behind the other."""
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        """Return true: half-close works."""
+        return True
+
+    def write_eof(self) -> None:
+        """End the own stream behind what was written; reading goes on."""
+        if self._closing or self._eof_written:
+            return
+        self._eof_written = True
+        self._endpoint.write_eof()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes written that are not yet in the peer's ring."""
+        return self._endpoint.backlog
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """Return the low and the high mark, in bytes."""
+        return self._endpoint.write_limits
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set the marks as asyncio does: high defaults to 64 KiB or 4 x low, low to a quarter of high."""
+        if high is None:
+            high = 64 * 1024 if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._endpoint.set_write_limits(high, low)
+        self._on_progress()
+
+    def _pause_protocol(self) -> None:
+        self._protocol_paused = True
+        self._protocol.pause_writing()
+
+    def _on_progress(self) -> None:
+        """The backlog has become smaller, or writing has become impossible."""
+        if self._sock is None:
+            return
+        if self._protocol_paused and not self._endpoint.paused:
+            self._protocol_paused = False
+            self._protocol.resume_writing()
+        if not self._closing:
+            return
+        if self._endpoint.closed:
+            self._finish(None)
+        elif (fault := self._endpoint.write_fault()) is not None:
+            self._finish(fault)
+
+    # The end.
+
+    def is_closing(self) -> bool:
+        """Tell whether the transport is closing or closed."""
+        return self._closing
+
+    def close(self) -> None:
+        """Close behind what was written. What was received and not read does not disturb the peer up to asyncio's limit."""
+        if self._closing:
+            return
+        self._closing = True
+        limit = getattr(self._protocol, "unread_limit", 0)
+        unread = self._endpoint.close(limit)
+        if unread:
+            self._protocol.keep_unread(unread)  # type: ignore[attr-defined]
+        self._watch()
+        if self._endpoint.closed:
+            self._lost_writes += 1
+            self._finish(None)
+
+    def abort(self) -> None:
+        """Close at once: what was not yet taken by the peer is lost, and it sees a reset."""
+        self._force_close(None)
+
+    def peer_lost(self) -> None:
+        """A witness tells that the peer is gone."""
+        self._endpoint.lost()
+        fault = self._endpoint.write_fault()
+        # A peer that has closed in good order leaves the stream to be read to its end.
+        if fault is not None and not isinstance(fault, BrokenPipeError):
+            self._force_close(fault)
+
+    def _on_tcp(self) -> None:
+        """The TCP connection, silent until now, has an end or a fault or, against all agreements, data."""
+        assert self._sock is not None
+        try:
+            data = self._sock.recv(1)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        self._loop.remove_reader(self._sock)
+        if data:
+            self._force_close(PeerMisbehaved("TCP: data: bytes arrived beside the shared memory"))
+        else:
+            self.peer_lost()
+
+    def _fatal_error(self, exc: Exception, message: str) -> None:
+        context = {"message": message, "exception": exc, "transport": self, "protocol": self._protocol}
+        self._loop.call_exception_handler(context)
+        self._force_close(exc)
+
+    def _force_close(self, exc: Exception | None) -> None:
+        """End without waiting for anything. The reader still gets what the peer wrote before it was lost."""
+        if self._lost_writes and self._closing:
+            return
+        self._lost_writes += 1
+        self._closing = True
+        if exc is None or self._endpoint.write_fault() is None:
+            self._endpoint.abort()
+        self._watch()
+        self._finish(exc)
+
+    def _finish(self, exc: Exception | None) -> None:
+        """Tell the protocol in the loop's next round that the connection is lost."""
+        self._lost_writes += 1
+        self._endpoint.set_on_progress(None)
+        if self._sock is not None:
+            self._loop.remove_reader(self._sock)
+            self._loop.call_soon(self._connection_lost, exc)
+
+    def _connection_lost(self, exc: Exception | None) -> None:
+        if self._sock is None:
+            return
+        try:
+            self._protocol.connection_lost(exc)
+        finally:
+            self._sock.close()
+            self._sock = None
+            self._engine.detach(self, self._endpoint.group)
