@@ -10,7 +10,7 @@ use super::group::{GroupKey, LinkGroup, Membership};
 use crate::fabric::shm::{Bell, Wake, Waker};
 use crate::mem::fork;
 use crate::mem::header::Side;
-use crate::wire::rendezvous::EngineId;
+use crate::wire::EngineId;
 
 /// Link groups of one engine with one peer engine in one role at most: a peer that asks for more is declined.
 pub const GROUPS_MAX: usize = 256;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::fabric::shm::{Bell, Waker};
 use crate::mem::fork;
 use crate::mem::header::Side;
-use crate::wire::rendezvous::EngineId;
+use crate::wire::EngineId;
 
 /// Connections in one link group at most; the next one makes a new group (kernel 6.12: 255 as well).
 pub const CONNECTIONS_MAX: u32 = 255;

@@ -110,11 +110,6 @@ impl NewBytes {
         })
     }
 
-    /// Number of bytes.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
     /// The bytes `[from, from + n)` to be filled.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
 //! The awaitable of back-pressure.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::exceptions::{PyConnectionResetError, PyStopIteration};
 use pyo3::prelude::*;
@@ -87,10 +87,10 @@ impl Drain {
     fn begin_wait(&mut self, py: Python<'_>) -> PyResult<()> {
         let endpoint = self.endpoint.get();
         let times = endpoint.spin_times();
-        let worthwhile = times.poll_ns > 0 && endpoint.ours(py)?.end.spin_is_worthwhile();
+        let worthwhile = !times.poll.is_zero() && endpoint.ours(py)?.end.spin_is_worthwhile();
         self.stage = if worthwhile {
             endpoint.poll_drain(py, true);
-            Stage::Polling(Instant::now() + Duration::from_nanos(times.poll_ns))
+            Stage::Polling(Instant::now() + times.poll)
         } else {
             Stage::Asleep
         };

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -47,10 +48,10 @@ pub(super) struct Facts {
 /// How long to look before sleeping.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SpinTimes {
-    /// Nanoseconds of spinning in place, only for a loop with no other wait.
-    pub(super) inline_ns: u64,
-    /// Nanoseconds of polling with the loop going on; 0 turns both off.
-    pub(super) poll_ns: u64,
+    /// Spinning in place, only for a loop with no other wait.
+    pub(super) inline: Duration,
+    /// Polling with the loop going on; zero turns both off.
+    pub(super) poll: Duration,
 }
 
 pub(super) struct Inner {
@@ -192,6 +193,13 @@ impl Endpoint {
     #[getter]
     fn paused(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.ours(py)?.paused)
+    }
+
+    /// The low and the high mark, in bytes.
+    #[getter]
+    fn write_limits(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        let inner = self.ours(py)?;
+        Ok((inner.low_water, inner.high_water))
     }
 
     /// Sets where a cancelled read_exactly puts back what it has collected.

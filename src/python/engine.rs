@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ use crate::fabric::shm::Wake;
 /// end of a link group has ended.
 #[pyclass(frozen, weakref, module = "smcfast._core")]
 pub(super) struct Engine {
-    pub(super) driver: driver::Engine,
+    pub(super) driver: Arc<driver::Engine>,
     /// None once cleared by the garbage collector.
     callbacks: Mutex<Option<Callbacks>>,
     waiting: Mutex<HashMap<u32, Vec<Py<Endpoint>>>>,
@@ -42,7 +42,7 @@ impl Engine {
     #[new]
     fn new(create_future: Py<PyAny>, call_soon: Py<PyAny>, on_death: Py<PyAny>) -> PyResult<Self> {
         Ok(Self {
-            driver: driver::Engine::new()?,
+            driver: Arc::new(driver::Engine::new()?),
             callbacks: Mutex::new(Some(Callbacks {
                 create_future,
                 call_soon,
@@ -57,6 +57,12 @@ impl Engine {
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.driver.id().0)
+    }
+
+    /// Whether this process made the engine; false in a forked child.
+    #[getter]
+    fn is_ours(&self) -> bool {
+        self.driver.is_ours()
     }
 
     /// The fd to poll for reading.

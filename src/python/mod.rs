@@ -6,9 +6,15 @@ mod drain;
 mod endpoint;
 mod engine;
 mod errors;
+mod fds;
 mod read;
+mod setup;
+
+use std::collections::HashMap;
 
 use pyo3::prelude::*;
+
+use crate::wire::clc::Diagnosis;
 
 /// The native core of smcfast.
 #[pymodule(gil_used = false)]
@@ -23,9 +29,27 @@ mod _core {
     use super::engine::Engine;
     #[pymodule_export]
     use super::read::Read;
+    #[pymodule_export]
+    use super::setup::{ClientSetup, ServerSetup};
+
+    /// The version of the rendezvous protocol.
+    #[pymodule_export]
+    const PROTOCOL_VERSION: u16 = crate::wire::rendezvous::VERSION;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("DIAGNOSES", diagnoses())
     }
+}
+
+/// Every diagnosis code of CLC Declines: code -> (name, text).
+fn diagnoses() -> HashMap<u32, (String, &'static str)> {
+    let named = |diagnosis: &Diagnosis| {
+        Some((
+            diagnosis.0,
+            (diagnosis.name()?.to_lowercase(), diagnosis.text()),
+        ))
+    };
+    Diagnosis::ALL.iter().filter_map(named).collect()
 }

@@ -1,6 +1,6 @@
 //! Awaitables of reads. Bytes leave the ring only in the step that returns them, so that a cancelled read loses nothing.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
@@ -62,7 +62,7 @@ impl Read {
     fn attempt(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let endpoint = self.endpoint.get();
         if self.n == 0 {
-            endpoint.ours(py)?;
+            drop(endpoint.ours(py)?);
             return Ok(Some(PyBytes::new(py, b"").unbind().into_any()));
         }
         match endpoint.incoming(py, if self.exact { self.missing() } else { 1 })? {
@@ -182,12 +182,12 @@ impl Read {
         let times = endpoint.spin_times();
         self.stage = Stage::Asleep;
         let mut inner = endpoint.ours(py)?;
-        if times.poll_ns == 0 || !inner.end.spin_is_worthwhile() {
+        if times.poll.is_zero() || !inner.end.spin_is_worthwhile() {
             return Ok(());
         }
         let started = Instant::now();
         if endpoint.engine.get().has_one_wait() {
-            let until = started + Duration::from_nanos(times.inline_ns);
+            let until = started + times.inline;
             let need = self.need().min(inner.end.read_need_max());
             if awaitable::spin(until, || {
                 !matches!(inner.end.incoming(need), Incoming::Empty)
@@ -196,7 +196,7 @@ impl Read {
                 return Ok(());
             }
         }
-        self.stage = Stage::Polling(started + Duration::from_nanos(times.poll_ns));
+        self.stage = Stage::Polling(started + times.poll);
         Ok(())
     }
 

@@ -1,0 +1,353 @@
+//! Two set-ups in one process; the test carries bytes, frames and descriptors between them.
+
+use super::*;
+use crate::driver::endpoint::Incoming;
+use crate::driver::engine::Engine;
+use crate::mem::Source;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+const NOW: Duration = Duration::ZERO;
+const OPTIONS: Options = Options {
+    size: SizeCode::MIN,
+    preallocate: false,
+};
+
+struct Dance {
+    client: ClientSetup,
+    server: ServerSetup,
+}
+
+fn engines() -> (Arc<Engine>, Arc<Engine>) {
+    (
+        Arc::new(Engine::new().expect("an engine")),
+        Arc::new(Engine::new().expect("an engine")),
+    )
+}
+
+fn dup(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
+    fds.iter()
+        .map(|fd| fd.try_clone_to_owned().expect("dup"))
+        .collect()
+}
+
+impl Dance {
+    fn new(client: &Arc<Engine>, server: &Arc<Engine>) -> Self {
+        Self {
+            client: ClientSetup::new(Arc::clone(client), OPTIONS, NOW).expect("a client"),
+            server: ServerSetup::new(Arc::clone(server), OPTIONS, NOW),
+        }
+    }
+
+    fn hello(&mut self) {
+        let hello = self.server.hello();
+        self.client.handle_hello(&hello).expect("the same build");
+    }
+
+    fn go(&mut self) {
+        let (frame, fds) = self.client.go().expect("there was a Hello");
+        let fds = dup(&fds);
+        self.server
+            .handle_go(&frame, fds, None, NOW)
+            .expect("the same build");
+    }
+
+    /// All bytes that the client has for the server.
+    fn to_server(&mut self) {
+        while let Some(bytes) = self.client.poll_transmit() {
+            feed(
+                &bytes,
+                &mut self.server,
+                |s| s.wanted(),
+                |s, part| s.handle_bytes(part, NOW),
+            );
+        }
+    }
+
+    fn to_client(&mut self) {
+        while let Some(bytes) = self.server.poll_transmit() {
+            feed(
+                &bytes,
+                &mut self.client,
+                |c| c.wanted(),
+                |c, part| c.handle_bytes(part),
+            );
+        }
+    }
+
+    fn memory(&mut self) {
+        assert!(self.client.wants_memory());
+        let (frame, fds) = self.server.memory().expect("due");
+        let fds = dup(&fds);
+        self.client.handle_memory(&frame, fds, None);
+        assert!(self.server.memory().is_none(), "once");
+    }
+
+    fn whole(mut self) -> (Endpoint, Endpoint, bool) {
+        self.hello();
+        self.go();
+        self.to_server();
+        self.to_client();
+        self.memory();
+        self.to_server();
+        assert_eq!(
+            (self.client.ended(), self.server.ended()),
+            (Some(&Ended::Established), Some(&Ended::Established))
+        );
+        let (client, facts) = self.client.finish().expect("established");
+        let (server, _) = self.server.finish().expect("established");
+        (client, server, facts.agreed.first_contact)
+    }
+}
+
+fn feed<T>(
+    mut bytes: &[u8],
+    to: &mut T,
+    wanted: impl Fn(&T) -> usize,
+    give: impl Fn(&mut T, &[u8]),
+) {
+    while !bytes.is_empty() {
+        let (part, rest) = bytes.split_at(wanted(to).min(bytes.len()));
+        assert!(!part.is_empty(), "{} bytes that nobody wants", bytes.len());
+        give(to, part);
+        bytes = rest;
+    }
+}
+
+fn declined(ended: Option<&Ended>) -> (Diagnosis, &str) {
+    match ended {
+        Some(Ended::Declined { diagnosis, text }) => (*diagnosis, text),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn two_ends_meet_and_bytes_flow() {
+    let (a, b) = engines();
+    let (mut client, mut server, first) = Dance::new(&a, &b).whole();
+    assert!(first);
+    client.write(Source::from(&b"ping"[..])).expect("write");
+    assert_eq!(server.incoming(1), Incoming::Bytes(4));
+    server.write(Source::from(&b"pong!"[..])).expect("write");
+    assert_eq!(client.incoming(1), Incoming::Bytes(5));
+}
+
+#[test]
+fn the_second_connection_shares_the_link_group() {
+    let (a, b) = engines();
+    let (client_1, server_1, first_1) = Dance::new(&a, &b).whole();
+    let (client_2, server_2, first_2) = Dance::new(&a, &b).whole();
+    assert!(first_1 && !first_2);
+    assert_eq!(client_1.group().number(), client_2.group().number());
+    assert_eq!(server_1.group().key(), server_2.group().key());
+    // The other way round is another group: roles are not mixed.
+    let (client_3, _server_3, first_3) = Dance::new(&b, &a).whole();
+    assert!(first_3);
+    assert_ne!(client_3.group().key().side, server_1.group().key().side);
+}
+
+/// The server still has the group, the client has let go of it: only the client knows, so it is asked first.
+#[test]
+fn a_group_that_only_the_server_has_is_not_used_again() {
+    let (a, b) = engines();
+    let (client_1, server_1, _) = Dance::new(&a, &b).whole();
+    drop(client_1);
+    let (_client_2, server_2, first_2) = Dance::new(&a, &b).whole();
+    assert!(first_2);
+    assert_ne!(server_1.group().key(), server_2.group().key());
+}
+
+#[test]
+fn other_builds_are_told_apart_from_broken_ones() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    let hello = dance.server.hello();
+    for (offset, is_version) in [(8, true), (16, true), (0, false), (10, false)] {
+        let mut other = hello.clone();
+        other[offset] ^= 0x40;
+        let error = dance.client.handle_hello(&other).expect_err("not ours");
+        assert_eq!(error.is_version(), is_version, "{error}");
+        let at_server = dance
+            .server
+            .handle_go(&error.frame(), Vec::new(), None, NOW)
+            .expect_err("a Stop");
+        assert_eq!(at_server.is_version(), is_version, "{at_server}");
+    }
+}
+
+#[test]
+fn a_client_with_bad_memory_is_declined() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.hello();
+    let (frame, fds) = dance.client.go().expect("there was a Hello");
+    let bell_twice = dup(&[fds[1], fds[1]]);
+    dance
+        .server
+        .handle_go(&frame, bell_twice, None, NOW)
+        .expect("the same build");
+    dance.to_server();
+    dance.to_client();
+    let (diagnosis, text) = declined(dance.server.ended());
+    assert_eq!(
+        (diagnosis, text),
+        (
+            Diagnosis::INTERNAL_ERROR,
+            "shared memory: file system: not a memfd on tmpfs"
+        )
+    );
+    assert_eq!(declined(dance.client.ended()).0, Diagnosis::INTERNAL_ERROR);
+}
+
+#[test]
+fn missing_descriptors_are_declined() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.hello();
+    let (frame, fds) = dance.client.go().expect("there was a Hello");
+    let one = dup(&fds[..1]);
+    dance
+        .server
+        .handle_go(&frame, one, None, NOW)
+        .expect("the same build");
+    dance.to_server();
+    let (_, text) = declined(dance.server.ended());
+    assert_eq!(text, "rendezvous frame: file descriptors: 1, expected 2");
+}
+
+#[test]
+fn a_server_with_a_wrong_memory_frame_is_declined() {
+    // Offsets in the Memory: token, link id, size code, first contact.
+    for offset in [24, 32, 36, 37] {
+        let (a, b) = engines();
+        let mut dance = Dance::new(&a, &b);
+        dance.hello();
+        dance.go();
+        dance.to_server();
+        dance.to_client();
+        let (mut frame, fds) = dance.server.memory().expect("due");
+        let fds = dup(&fds);
+        frame[offset] ^= 1;
+        dance.client.handle_memory(&frame, fds, None);
+        assert!(
+            declined(dance.client.ended()).1.contains("not that")
+                || declined(dance.client.ended()).1.contains("not those"),
+            "offset {offset}"
+        );
+        dance.to_server();
+        assert_eq!(declined(dance.server.ended()).0, Diagnosis::INTERNAL_ERROR);
+        assert!(dance.client.finish().is_none() && dance.server.finish().is_none());
+    }
+}
+
+#[test]
+fn a_memory_without_our_header_is_declined() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.hello();
+    dance.go();
+    dance.to_server();
+    dance.to_client();
+    let (frame, fds) = dance.server.memory().expect("due");
+    let mut fds = dup(&fds);
+    fds[0] = OwnMemory::new(OPTIONS).expect("memory").fd;
+    dance.client.handle_memory(&frame, fds, None);
+    assert_eq!(
+        declined(dance.client.ended()).1,
+        "shared memory: header: unknown layout"
+    );
+}
+
+#[test]
+fn a_confirm_of_another_token_fails() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.hello();
+    dance.go();
+    dance.to_server();
+    dance.to_client();
+    dance.memory();
+    let mut confirm = dance.client.poll_transmit().expect("a Confirm");
+    confirm[16] ^= 1;
+    feed(
+        &confirm,
+        &mut dance.server,
+        |s| s.wanted(),
+        |s, part| s.handle_bytes(part, NOW),
+    );
+    assert!(
+        matches!(dance.server.ended(), Some(Ended::Failed { text }) if text.starts_with("CLC Confirm: token"))
+    );
+    assert!(dance.server.finish().is_none());
+}
+
+#[test]
+fn a_proposal_before_the_go_waits_for_it() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.to_server();
+    assert!(dance.server.wants_go());
+    assert_eq!(dance.server.proposed_engine(), Some(a.id()));
+    assert!(dance.server.poll_transmit().is_none(), "not answered yet");
+    dance.hello();
+    dance.go();
+    dance.to_client();
+    dance.memory();
+    dance.to_server();
+    assert_eq!(dance.server.ended(), Some(&Ended::Established));
+}
+
+#[test]
+fn a_proposal_without_a_rendezvous_is_declined() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.to_server();
+    dance.server.decline(Diagnosis::NO_SMC_D_V2_DEVICE, NOW);
+    dance.to_client();
+    assert_eq!(
+        declined(dance.client.ended()).0,
+        Diagnosis::NO_SMC_D_V2_DEVICE
+    );
+    assert_eq!(
+        declined(dance.server.ended()).0,
+        Diagnosis::NO_SMC_D_V2_DEVICE
+    );
+}
+
+#[test]
+fn garbage_and_silence_fail() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.client.handle_bytes(b"HTTP/1.1");
+    assert!(
+        matches!(dance.client.ended(), Some(Ended::Failed { text }) if text.contains("eyecatcher")),
+        "{:?}",
+        dance.client.ended()
+    );
+    dance
+        .server
+        .handle_timeout(dance.server.poll_timeout().expect("it waits"));
+    assert!(
+        matches!(dance.server.ended(), Some(Ended::Failed { text }) if text.contains("in time"))
+    );
+}
+
+#[test]
+fn another_engine_than_the_proposed_one_is_declined() {
+    let (a, b) = engines();
+    let (c, _) = engines();
+    let mut dance = Dance::new(&a, &b);
+    let mut other = Dance::new(&c, &b);
+    other.hello();
+    let (frame, fds) = other.client.go().expect("there was a Hello");
+    let fds = dup(&fds);
+    dance
+        .server
+        .handle_go(&frame, fds, None, NOW)
+        .expect("the same build");
+    dance.to_server();
+    assert_eq!(
+        declined(dance.server.ended()).1,
+        "rendezvous Go: engine id: not the GID of the CLC Proposal"
+    );
+}
