@@ -20,9 +20,9 @@ fn handshakes() {
     for_each_seed("handshakes", 10_000, |rng| Simulation::new(rng).run(rng));
 }
 
-/// What a caller still has to say to its machine.
+/// What a caller owes to its machine.
 #[derive(Debug, Clone, Copy)]
-enum Todo {
+enum Answer {
     Accept(Path),
     Confirm(Path),
     Link,
@@ -33,7 +33,7 @@ struct End<M> {
     incoming: VecDeque<u8>,
     /// Nothing comes behind `incoming`.
     eof: bool,
-    todo: Option<Todo>,
+    owes: Option<Answer>,
     outcome: Option<Outcome>,
 }
 
@@ -90,7 +90,7 @@ impl<M: Machine> End<M> {
             machine,
             incoming: VecDeque::new(),
             eof: false,
-            todo: None,
+            owes: None,
             outcome: None,
         }
     }
@@ -112,7 +112,7 @@ impl<M: Machine> End<M> {
     fn end(&mut self, outcome: Outcome) {
         assert_eq!((self.outcome, self.machine.wanted()), (None, 0));
         self.outcome = Some(outcome);
-        self.todo = None;
+        self.owes = None;
     }
 }
 
@@ -192,7 +192,7 @@ impl Simulation {
         while let Some(event) = self.client.machine.poll_event() {
             match event {
                 ClientEvent::Accepted(accepted) => {
-                    self.client.todo = Some(Todo::Confirm(accepted.agreed.path))
+                    self.client.owes = Some(Answer::Confirm(accepted.agreed.path))
                 }
                 ClientEvent::Done(outcome) => {
                     self.client.end(outcome);
@@ -208,10 +208,10 @@ impl Simulation {
         while let Some(event) = self.server.machine.poll_event() {
             match event {
                 ServerEvent::Proposed(proposed) => {
-                    self.server.todo = Some(Todo::Accept(proposed.own.path()))
+                    self.server.owes = Some(Answer::Accept(proposed.own.path()))
                 }
                 ServerEvent::Confirmed(confirmed) => {
-                    self.server.todo = (confirmed.agreed.path == Path::R).then_some(Todo::Link);
+                    self.server.owes = (confirmed.agreed.path == Path::R).then_some(Answer::Link);
                 }
                 ServerEvent::Done(outcome) => {
                     self.server.end(outcome);
@@ -224,40 +224,40 @@ impl Simulation {
 
     fn client_answers(&mut self, rng: &mut Rng) {
         let machine = &mut self.client.machine;
-        match self.client.todo {
-            Some(Todo::Confirm(_)) if self.picky && rng.chance(20) => {
+        match self.client.owes {
+            Some(Answer::Confirm(_)) if self.picky && rng.chance(20) => {
                 machine.decline(code(rng)).unwrap();
-                self.client.todo = None;
+                self.client.owes = None;
             }
-            Some(Todo::Confirm(path)) => {
+            Some(Answer::Confirm(path)) => {
                 machine.confirm(own_end(1, path)).unwrap();
-                self.client.todo = (path == Path::R).then_some(Todo::Link);
+                self.client.owes = (path == Path::R).then_some(Answer::Link);
             }
             // A link is up when both sides know it: the server after the client has confirmed.
-            Some(Todo::Link) if self.link_breaks_at == Some(Side::Us) => {
+            Some(Answer::Link) if self.link_breaks_at == Some(Side::Us) => {
                 machine.decline(code(rng)).unwrap()
             }
-            Some(Todo::Link) if self.link_breaks_at.is_none() => machine.linked().unwrap(),
+            Some(Answer::Link) if self.link_breaks_at.is_none() => machine.linked().unwrap(),
             _ => {}
         }
     }
 
     fn server_answers(&mut self, rng: &mut Rng) {
         let machine = &mut self.server.machine;
-        match self.server.todo {
-            Some(Todo::Accept(_)) if self.picky && rng.chance(20) => {
+        match self.server.owes {
+            Some(Answer::Accept(_)) if self.picky && rng.chance(20) => {
                 machine.decline(code(rng)).unwrap()
             }
-            Some(Todo::Accept(path)) => machine
+            Some(Answer::Accept(path)) => machine
                 .accept(own_end(2, path), rng.chance(70), self.now)
                 .unwrap(),
-            Some(Todo::Link) if self.link_breaks_at == Some(Side::Peer) => {
+            Some(Answer::Link) if self.link_breaks_at == Some(Side::Peer) => {
                 machine.decline(code(rng)).unwrap()
             }
-            Some(Todo::Link) if self.link_breaks_at.is_none() => machine.linked().unwrap(),
+            Some(Answer::Link) if self.link_breaks_at.is_none() => machine.linked().unwrap(),
             _ => return,
         }
-        self.server.todo = None;
+        self.server.owes = None;
     }
 
     fn check(&self, cut: bool) {
