@@ -1,0 +1,133 @@
+"""A listener's name: as long as it exists, clients on this host know that smcfast serves the listener.
+
+Workers that were forked with one listening socket share one name. The first one holds it; the others keep a connection
+to the holder and take over when it hangs up, so the name lives as long as any of them serves.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from smcfast import netlink, rendezvous
+from smcfast.log import logger
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+BACKLOG: Final = 4096
+"""Workers that may wait behind one holder; one more serves all the same and only cannot take over."""
+RETRY: Final = 0.01
+"""Seconds until a worker that met a holder on the way in or out tries again."""
+RETRIES_MAX: Final = 100
+
+
+class Registration:
+    """The name of one listening socket, held or waited for until `close`. Never raises: without it clients use TCP."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+        self._loop = loop
+        self._cookie = netlink.cookie(listener)
+        self._owned: list[socket.socket] = []
+        self._waiting: list[socket.socket] = []
+        self._watched: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._retries = 0
+        self._closed = False
+        self._claim()
+
+    @property
+    def holds(self) -> bool:
+        """Does this process hold the name? If not, a sibling does."""
+        return bool(self._owned)
+
+    def close(self) -> None:
+        """Give the name up; a waiting sibling takes it over."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._unwatch()
+        # In this order: whoever sees the holder hang up finds the name free.
+        for sock in reversed(self._owned + self._waiting):
+            sock.close()
+        self._owned.clear()
+        self._waiting.clear()
+
+    def _claim(self) -> None:
+        self._timer = None
+        try:
+            if not self._hold():
+                self._follow()
+        except OSError as error:
+            logger.warning("listener %x is not announced, its clients use TCP: %s", self._cookie, error)
+
+    def _hold(self) -> bool:
+        """Take both names, or find that a sibling has them."""
+        try:
+            holder = rendezvous.listen(rendezvous.holder_name(self._cookie), BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+        self._owned.append(holder)
+        try:
+            self._owned.append(rendezvous.claim(rendezvous.listener_name(self._cookie)))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                self.close()
+                raise
+            # Somebody else made the name. Only its existence counts, so it serves, as long as it is there.
+            logger.debug("listener %x was announced by a stranger", self._cookie)
+        self._watch(holder, self._sweep)
+        return True
+
+    def _follow(self) -> None:
+        """Wait behind the holder."""
+        try:
+            conn = rendezvous.call(rendezvous.holder_name(self._cookie))
+        except ConnectionRefusedError:
+            # Between bind and listen, or between two holders.
+            self._retries += 1
+            if self._retries <= RETRIES_MAX:
+                self._timer = self._loop.call_later(RETRY, self._claim)
+            return
+        except BlockingIOError:
+            logger.warning("listener %x has too many workers: this one cannot take over its name", self._cookie)
+            return
+        self._retries = 0
+        self._waiting.append(conn)
+        self._watch(conn, self._succeed)
+
+    def _succeed(self) -> None:
+        """The holder hung up."""
+        self._unwatch()
+        self._waiting.pop().close()
+        if not self._closed:
+            self._claim()
+
+    def _sweep(self) -> None:
+        """Take in a worker that wants to wait, and let those go that have gone."""
+        holder = self._owned[0]
+        try:
+            conn, _ = holder.accept()
+        except OSError:
+            return
+        conn.setblocking(False)
+        still = []
+        for waiting in [*self._waiting, conn]:
+            # Waiting workers send nothing: whatever can be read is an end.
+            if rendezvous.take_frame(waiting) is None:
+                still.append(waiting)
+            else:
+                waiting.close()
+        self._waiting = still
+
+    def _watch(self, sock: socket.socket, callback: object) -> None:
+        self._watched = sock
+        self._loop.add_reader(sock.fileno(), callback)  # type: ignore[arg-type]
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            self._loop.remove_reader(self._watched.fileno())
+            self._watched = None

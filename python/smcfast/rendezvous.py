@@ -1,0 +1,217 @@
+"""Names, credentials and frames of the rendezvous: the sockets of it, and no decisions.
+
+All names are abstract (they vanish with their socket) and unversioned; versions are inside the frames.
+
+| name | type | meaning |
+|---|---|---|
+| ``smcfast/l/<cookie>`` | datagram | the TCP listener with this cookie is served by smcfast; only its existence counts |
+| ``smcfast/h/<cookie>`` | seqpacket | the holder of the former; workers that share the listener wait there to take over |
+| ``smcfast/c/<cookie>`` | seqpacket | the connecting TCP socket with this cookie can be met here by its server |
+| ``smcfast/a/<engine>/<port>`` | seqpacket | the same for an assumed peer: by engine id and local TCP port |
+
+Cookies and engine ids are hexadecimal, ports decimal. Abstract names have no permissions, hence `credentials`.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Sequence
+
+FRAME_MAX = 4096
+"""Bytes of the largest frame that is read; the present ones have at most 56."""
+FDS_MAX = 4
+"""File descriptors that are taken with one frame; the present ones carry at most two."""
+SO_PEERPIDFD = 77
+"""Linux 6.5; facts: asm-generic/socket.h."""
+
+_UCRED = struct.Struct("=iII")
+_FD_SIZE = array.array("i").itemsize
+_SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+_DATAGRAM = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+
+
+def listener_name(cookie: int) -> bytes:
+    """Where a served listener shows that it is."""
+    return b"\0smcfast/l/%x" % cookie
+
+
+def holder_name(cookie: int) -> bytes:
+    """Where the holder of a listener's name can be waited for."""
+    return b"\0smcfast/h/%x" % cookie
+
+
+def client_name(cookie: int) -> bytes:
+    """Where a client waits for its server."""
+    return b"\0smcfast/c/%x" % cookie
+
+
+def assumed_name(engine: bytes, port: int) -> bytes:
+    """Where a client of an assumed peer waits for its server."""
+    return b"\0smcfast/a/%s/%d" % (engine.hex().encode(), port)
+
+
+def _bound(kind: int, name: bytes, backlog: int | None) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, kind)
+    try:
+        sock.bind(name)
+        if backlog is not None:
+            sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def listen(name: bytes, backlog: int) -> socket.socket:
+    """A seqpacket listener at `name`.
+
+    :raises OSError: EADDRINUSE when somebody has the name, EMFILE and its kin.
+    """
+    return _bound(_SEQPACKET, name, backlog)
+
+
+def claim(name: bytes) -> socket.socket:
+    """A datagram socket whose only purpose is to hold `name`; errors as for `listen`."""
+    return _bound(_DATAGRAM, name, None)
+
+
+def exists(name: bytes) -> bool:
+    """Does a datagram socket hold `name`?
+
+    :raises OSError: no socket could be had to find out.
+    """
+    with socket.socket(socket.AF_UNIX, _DATAGRAM) as sock:
+        try:
+            sock.connect(name)
+        except OSError:
+            return False
+        return True
+
+
+def call(name: bytes) -> socket.socket:
+    """A seqpacket connection to `name`; on Linux it is complete at once or fails.
+
+    :raises OSError: ECONNREFUSED when nobody listens, EAGAIN when the queue is full.
+    """
+    sock = socket.socket(socket.AF_UNIX, _SEQPACKET)
+    try:
+        sock.connect(name)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def credentials(conn: socket.socket) -> tuple[int, int]:
+    """Process id and user id of the other end, as the kernel recorded them at connect or listen; pid 0 is unknown."""
+    pid, uid, _ = _UCRED.unpack(conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return pid, uid
+
+
+def pidfd(conn: socket.socket) -> int | None:
+    """A new pidfd of the other end's process, None when there is no way to get one."""
+    with contextlib.suppress(OSError):
+        return conn.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    # Before Linux 6.5. Should the number have been reused, the witness is a stranger's and only TCP tells of death.
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(credentials(conn)[0])
+    return None
+
+
+def send_frame(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> bool:
+    """Send one packet; False when the other end is gone or its queue is full. Never blocks, never half of it."""
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    try:
+        conn.sendmsg([frame], ancillary, socket.MSG_NOSIGNAL)
+    except OSError:
+        return False
+    return True
+
+
+def take_frame(conn: socket.socket) -> tuple[bytes, list[int]] | None:
+    """The next packet and its descriptors, which are the caller's; None when there is none yet, b"" at the end.
+
+    A packet that is larger, or has more descriptors, than any of ours reads as the end.
+    """
+    try:
+        frame, ancillary, flags, _ = conn.recvmsg(
+            FRAME_MAX, socket.CMSG_SPACE(FDS_MAX * _FD_SIZE), socket.MSG_CMSG_CLOEXEC
+        )
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return b"", []
+    fds = _descriptors(ancillary)
+    if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        close_fds(fds)
+        return b"", []
+    return frame, fds
+
+
+def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % _FD_SIZE])
+    return fds.tolist()
+
+
+def close_fds(fds: Iterable[int]) -> None:
+    """Close descriptors that nobody wants."""
+    for fd in fds:
+        os.close(fd)
+
+
+async def readable(loop: asyncio.AbstractEventLoop, socks: Sequence[socket.socket], deadline: float) -> bool:
+    """Wait until one of `socks` has something to read or an end; False when loop time `deadline` came first.
+
+    Leaves nothing behind, cancelled or not.
+    """
+    waiter: asyncio.Future[bool] = loop.create_future()
+
+    def wake(result: bool) -> None:
+        if not waiter.done():
+            waiter.set_result(result)
+
+    timer = loop.call_at(deadline, wake, False)
+    watched = []
+    try:
+        for sock in socks:
+            loop.add_reader(sock.fileno(), wake, True)
+            watched.append(sock.fileno())
+        return await waiter
+    finally:
+        timer.cancel()
+        for fd in watched:
+            loop.remove_reader(fd)
+
+
+async def next_frame(
+    loop: asyncio.AbstractEventLoop, conn: socket.socket, deadline: float
+) -> tuple[bytes, list[int]] | None:
+    """Wait for a packet: b"" at the end of the connection, None when `deadline` came first."""
+    while (packet := take_frame(conn)) is None:
+        if not await readable(loop, (conn,), deadline):
+            return take_frame(conn)
+    return packet
+
+
+async def last_frame(
+    loop: asyncio.AbstractEventLoop, conn: socket.socket, deadline: float
+) -> tuple[bytes, list[int]] | None:
+    """`next_frame` for a side that stops listening when `deadline` comes: after None the other side cannot send."""
+    packet = await next_frame(loop, conn, deadline)
+    if packet is not None:
+        return packet
+    # From here on a send fails with EPIPE at the sender; what is in the queue already was sent, and counts.
+    conn.shutdown(socket.SHUT_RD)
+    packet = take_frame(conn)
+    return packet if packet is not None and packet[0] else None

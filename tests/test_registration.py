@@ -1,0 +1,142 @@
+"""A listener's name lives as long as one of the workers that share the listener."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from smcfast import netlink, rendezvous
+from smcfast.registration import Registration
+from support.process import abstract_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from support.child import Child
+
+    Spawn = Callable[..., Child]
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def announced(listener: socket.socket) -> bool:
+    return rendezvous.exists(rendezvous.listener_name(netlink.cookie(listener)))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - no event tells of a name that comes or goes
+        await asyncio.sleep(0.001)
+
+
+async def test_a_name_comes_and_goes(listener: socket.socket) -> None:
+    assert not announced(listener)
+    registration = Registration(asyncio.get_running_loop(), listener)
+    assert announced(listener)
+    assert registration.holds
+    registration.close()
+    assert abstract_names() == set()
+
+
+async def test_the_next_one_takes_over(listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    registrations = [Registration(loop, listener) for _ in range(4)]
+    assert [each.holds for each in registrations] == [True, False, False, False]
+    while registrations:
+        holder = next(each for each in registrations if each.holds)
+        registrations.remove(holder)
+        holder.close()
+        if registrations:
+            await until(lambda: sum(each.holds for each in registrations) == 1)
+            assert announced(listener)
+    assert abstract_names() == set()
+
+
+async def test_one_that_waits_may_go(listener: socket.socket) -> None:
+    """The holder takes in and lets go: what it holds is bounded by who is there, not by who ever came."""
+    loop = asyncio.get_running_loop()
+    holder = Registration(loop, listener)
+    for _ in range(50):
+        Registration(loop, listener).close()
+        await asyncio.sleep(0)
+    last = Registration(loop, listener)
+    await until(lambda: len(holder._waiting) == 1)
+    holder.close()
+    await until(lambda: last.holds)
+    last.close()
+
+
+async def test_a_stranger_may_have_made_the_name(listener: socket.socket) -> None:
+    """Only the existence counts, so nobody can take it away by holding it."""
+    with rendezvous.claim(rendezvous.listener_name(netlink.cookie(listener))):
+        registration = Registration(asyncio.get_running_loop(), listener)
+        assert announced(listener)
+        registration.close()
+
+
+def forked_worker(fd: int, ready: int) -> None:
+    """A worker process that serves an inherited listener until it is killed."""
+
+    async def serve() -> None:
+        registration = Registration(asyncio.get_running_loop(), socket.socket(fileno=fd))
+        os.write(ready, b"h" if registration.holds else b"w")
+        await until(lambda: registration.holds)
+        os.write(ready, b"H")
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+def test_forked_workers(listener: socket.socket) -> None:
+    """Whoever is killed, the name stays with the survivors."""
+    ours, theirs = os.pipe()
+    pids = {}
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            os.close(ours)
+            try:
+                forked_worker(listener.fileno(), theirs)
+            finally:
+                os._exit(1)
+        pids[pid] = os.read(ours, 1)
+        if pids[pid] == b"h":
+            assert os.read(ours, 1) == b"H"
+    assert list(pids.values()) == [b"h", b"w", b"w"]
+    for left, pid in enumerate(list(pids), -len(pids) + 1):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        if left:
+            assert os.read(ours, 1) == b"H"
+            assert announced(listener)
+    assert not announced(listener)
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_nothing_is_announced_without_descriptors(
+    run: Callable[..., Any], listener: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    import resource
+
+    async def register() -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        loop = asyncio.get_running_loop()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            registration = Registration(loop, listener)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert not registration.holds
+        registration.close()
+
+    run(register)
+    assert "its clients use TCP" in caplog.text
