@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 from typing import TYPE_CHECKING, Any
@@ -82,44 +83,56 @@ async def test_a_stranger_may_have_made_the_name(listener: socket.socket) -> Non
         registration.close()
 
 
-def forked_worker(fd: int, ready: int) -> None:
-    """A worker process that serves an inherited listener until it is killed."""
+def forked_worker(listener: socket.socket, ready: int, number: int) -> None:
+    """A worker process that serves an inherited listener until it is killed: writes its number once it is there, and
+    again when it holds the name."""
 
     async def serve() -> None:
-        registration = Registration(asyncio.get_running_loop(), socket.socket(fileno=fd))
-        os.write(ready, b"h" if registration.holds else b"w")
+        registration = Registration(asyncio.get_running_loop(), listener)
+        os.write(ready, bytes([number]))
         await until(lambda: registration.holds)
-        os.write(ready, b"H")
+        os.write(ready, bytes([number]))
         await asyncio.Event().wait()
 
     asyncio.run(serve())
 
 
 def test_forked_workers(listener: socket.socket) -> None:
-    """Whoever is killed, the name stays with the survivors."""
+    """Whoever holds the name is killed, and the name stays with the survivors."""
     ours, theirs = os.pipe()
-    pids = {}
-    for _ in range(3):
-        pid = os.fork()
-        if pid == 0:
-            os.close(ours)
-            try:
-                forked_worker(listener.fileno(), theirs)
-            finally:
-                os._exit(1)
-        pids[pid] = os.read(ours, 1)
-        if pids[pid] == b"h":
-            assert os.read(ours, 1) == b"H"
-    assert list(pids.values()) == [b"h", b"w", b"w"]
-    for left, pid in enumerate(list(pids), -len(pids) + 1):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        if left:
-            assert os.read(ours, 1) == b"H"
+    workers: dict[int, int] = {}
+
+    def heard() -> int:
+        assert select.select([ours], [], [], 10)[0], "no worker says anything"
+        return os.read(ours, 1)[0]
+
+    try:
+        for number in range(4):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    forked_worker(listener, theirs, number)
+                finally:
+                    os._exit(1)
+            workers[number] = pid
+            assert heard() == number
+        holder = heard()
+        assert holder == 0
+        while True:
             assert announced(listener)
-    assert not announced(listener)
-    os.close(ours)
-    os.close(theirs)
+            pid = workers.pop(holder)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            if not workers:
+                break
+            holder = heard()
+        assert not announced(listener)
+    finally:
+        for pid in workers.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_nothing_is_announced_without_descriptors(

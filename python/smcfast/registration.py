@@ -40,7 +40,7 @@ class Registration:
     @property
     def holds(self) -> bool:
         """Does this process hold the name? If not, a sibling does."""
-        return bool(self._owned)
+        return len(self._owned) == 2
 
     def close(self) -> None:
         """Give the name up; a waiting sibling takes it over."""
@@ -60,7 +60,11 @@ class Registration:
             if not self._hold():
                 self._follow()
         except OSError as error:
-            logger.warning("listener %x is not announced, its clients use TCP: %s", self._cookie, error)
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("listener %x is not announced, its clients use TCP: %s", self._cookie, error)
+        self.close()
 
     def _hold(self) -> bool:
         """Take both names, or find that a sibling has them."""
@@ -71,16 +75,25 @@ class Registration:
                 return False
             raise
         self._owned.append(holder)
+        self._watch(holder, self._sweep)
+        self._retries = 0
+        self._announce()
+        return True
+
+    def _announce(self) -> None:
+        """Make the listener's name, which a holder that was killed may still have for a moment."""
+        self._timer = None
         try:
             self._owned.append(rendezvous.claim(rendezvous.listener_name(self._cookie)))
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                self.close()
-                raise
-            # Somebody else made the name. Only its existence counts, so it serves, as long as it is there.
-            logger.debug("listener %x was announced by a stranger", self._cookie)
-        self._watch(holder, self._sweep)
-        return True
+            if error.errno == errno.EADDRINUSE and self._retries < RETRIES_MAX:
+                self._retries += 1
+                self._timer = self._loop.call_later(RETRY, self._announce)
+            elif error.errno == errno.EADDRINUSE:
+                # Only its existence counts, so a stranger's name serves as long as it is there.
+                logger.warning("listener %x was announced by a stranger", self._cookie)
+            else:
+                self._give_up(error)
 
     def _follow(self) -> None:
         """Wait behind the holder."""
@@ -88,8 +101,8 @@ class Registration:
             conn = rendezvous.call(rendezvous.holder_name(self._cookie))
         except ConnectionRefusedError:
             # Between bind and listen, or between two holders.
-            self._retries += 1
-            if self._retries <= RETRIES_MAX:
+            if self._retries < RETRIES_MAX:
+                self._retries += 1
                 self._timer = self._loop.call_later(RETRY, self._claim)
             return
         except BlockingIOError:
