@@ -2,8 +2,10 @@
 
 from smcfast import _native
 from smcfast.config import SmcConfig
-from smcfast.errors import Fallback, SmcConfigError, SmcError, SmcFallbackError, SmcHandshakeError
+from smcfast.connect import open_smc_connection
+from smcfast.errors import Fallback, PeerMisbehaved, SmcConfigError, SmcError, SmcFallbackError, SmcHandshakeError
 from smcfast.info import SmcInfo
+from smcfast.server import SmcServer, start_smc_server
 from smcfast.stats import Stats, stats
 
 __version__ = _native.version()
@@ -11,12 +13,16 @@ __version__ = _native.version()
 __all__ = [
     "Fallback",
     "SmcConfig",
+    "PeerMisbehaved",
     "SmcConfigError",
     "SmcError",
     "SmcFallbackError",
     "SmcHandshakeError",
     "SmcInfo",
+    "SmcServer",
     "Stats",
     "__version__",
+    "open_smc_connection",
+    "start_smc_server",
     "stats",
 ]

@@ -1,78 +1,129 @@
-"""Patterns of ``assume``: destinations and listeners that are known to speak SMC.
+"""Assumed peers: the configuration says that they speak SMC, so the handshake begins without any discovery.
 
-A pattern is ``host:port``. The host is a name as the caller writes it, an address, a network (``10.0.0.0/8``) or
-``*``; IPv6 stands in brackets (``[::1]:5000``, ``[fd00::/8]:5000``); the port is a number or ``*``.
+This is the only mode that can put handshake bytes into the stream of a plain TCP peer. The client proposes at once. A
+server's assumed listener looks at the first bytes without taking them: no CLC message, and they are the
+application's. The memory still needs a rendezvous connection: the server makes it to the engine and port of the client
+that proposed.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+import socket
+from typing import TYPE_CHECKING, Final
+
+from smcfast import netlink, rendezvous
+from smcfast.discovery import BACKLOG, allowed_uids
+from smcfast.reasons import LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import asyncio
+    from collections.abc import Collection
 
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+    from smcfast.config import SmcConfig
+    from smcfast.errors import Fallback
 
+EYECATCHERS: Final = (b"\xe2\xd4\xc3\xd9", b"\xe2\xd4\xc3\xc4")
+"""How every CLC message begins: "SMCR" or "SMCD" in EBCDIC (RFC 7609 A.2)."""
 
-class Pattern(NamedTuple):
-    """One parsed pattern; None stands for ``*``."""
-
-    name: str | None
-    network: Network | None
-    port: int | None
-
-    def matches(self, host: str | None, address: str, port: int) -> bool:
-        """Does it cover `address` (numeric) and `port`, which the caller called `host`?"""
-        if self.port is not None and self.port != port:
-            return False
-        if self.name is not None:
-            return host is not None and host.casefold() == self.name
-        return self.network is None or plain_address(address) in self.network
+CLIENT_KNOWS: Final = frozenset(
+    {"uid", "version", "protocol", "peer_stopped", "server_spoke_first", "resources", "handshake_failed"}
+)
+SERVER_KNOWS: Final = frozenset({"uid", "version", "protocol", "limit", "handshake_failed"})
+"""Results of a discovery that an assumption would contradict. A server takes "peer_stopped" for a client that gave up
+waiting, and may assume now."""
 
 
-def plain_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The numeric `address` without its zone; an IPv4-mapped one as IPv4."""
-    parsed = ipaddress.ip_address(address.partition("%")[0])
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return parsed if mapped is None else mapped
+def may_assume(why: Fallback, known: frozenset[str]) -> bool:
+    """May an end whose discovery ended with `why` still assume? Not when a handshake has been declined already."""
+    return why.name == "peer_plain" or (why.code >> 16 == LOCAL and why.name not in known)
 
 
-def parse(text: str) -> Pattern:
-    """The pattern written as `text`.
+class Door:
+    """Where the client of an assumed peer is called: named by its engine and its local TCP port."""
 
-    :raises ValueError: it is none; the message says what is wrong.
-    """
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or not host:
-        raise ValueError(f"{text!r} has no port (host:port, [v6]:port, *:port, 10.0.0.0/8:port)")
-    return Pattern(*_parse_host(text, host), _parse_port(text, port))
+    def __init__(self, engine: bytes, tcp: socket.socket, config: SmcConfig) -> None:
+        """:raises OSError: the name is taken, or no descriptor is left."""
+        self._ends = _Ends(tcp, allowed_uids(config))
+        self.sock = rendezvous.listen(rendezvous.assumed_name(engine, tcp.getsockname()[1]), BACKLOG)
 
-
-def _parse_port(text: str, port: str) -> int | None:
-    if port == "*":
+    def caller(self) -> socket.socket | None:
+        """The server if it stands at the door; strangers are sent away, at most a door's worth at once."""
+        for _ in range(BACKLOG + 1):
+            try:
+                conn, _ = self.sock.accept()
+            except OSError:
+                return None
+            conn.setblocking(False)
+            if self._ends.trusts(conn):
+                return conn
+            conn.close()
         return None
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ValueError(f"{text!r}: the port must be * or 1..65535")
-    return int(port)
+
+    def close(self) -> None:
+        """Take the name away."""
+        self.sock.close()
 
 
-def _parse_host(text: str, host: str) -> tuple[str | None, Network | None]:
-    if host == "*":
-        return None, None
-    bracketed = host.startswith("[") and host.endswith("]")
-    if bracketed:
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address stands in brackets")
+class Caller:
+    """The server's way to the door of a client that proposed."""
+
+    def __init__(self, tcp: socket.socket, config: SmcConfig) -> None:
+        self._port = tcp.getpeername()[1]
+        self._ends = _Ends(tcp, allowed_uids(config))
+
+    def call(self, engine: bytes) -> socket.socket | None:
+        """A connection to the client, None when it has no door on this host or is not to be trusted."""
+        try:
+            conn = rendezvous.call(rendezvous.assumed_name(engine, self._port))
+        except OSError:
+            return None
+        if self._ends.trusts(conn):
+            return conn
+        conn.close()
+        return None
+
+
+class _Ends:
+    """Whom to trust at the other end of one TCP connection."""
+
+    def __init__(self, tcp: socket.socket, allowed: Collection[int]) -> None:
+        self._own, self._peer = netlink.address(tcp.getsockname()), netlink.address(tcp.getpeername())
+        self._allowed = allowed
+
+    def trusts(self, conn: socket.socket) -> bool:
+        """An allowed user, and where the kernel can be asked, the one who has the other half of the connection."""
+        uid = rendezvous.credentials(conn)[1]
+        if uid not in self._allowed:
+            return False
+        try:
+            entry = netlink.look_up(self._peer, self._own)
+        except (netlink.SockDiagUnavailable, OSError):
+            entry = None
+        return entry is None or not entry.inode or entry.uid == uid
+
+
+async def proposes(loop: asyncio.AbstractEventLoop, tcp: socket.socket, deadline: float) -> bool:
+    """Does the client's stream begin with a CLC message? Every byte stays in the stream.
+
+    False also when its first bytes have not come by `deadline`: a client that waits for the server to speak.
+    """
+    length = len(EYECATCHERS[0])
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, length)  # part of an eyecatcher must not wake us in a loop
     try:
-        return None, ipaddress.ip_network(host)
-    except ValueError as error:
-        if bracketed or "/" in host:
-            raise ValueError(f"{text!r}: {error}") from None
-        return host.casefold(), None
+        for _ in range(2):
+            head = _peek(tcp, length)
+            if len(head) == length or not any(eyecatcher.startswith(head) for eyecatcher in EYECATCHERS):
+                return head in EYECATCHERS
+            if not await rendezvous.readable(loop, (tcp,), deadline):
+                return False
+        # Ready with less than an eyecatcher: that is the end of the stream.
+        return _peek(tcp, length) in EYECATCHERS
+    finally:
+        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
 
-def any_matches(patterns: Iterable[Pattern], host: str | None, address: str, port: int) -> bool:
-    """Does one of `patterns` cover this end?"""
-    return any(pattern.matches(host, address, port) for pattern in patterns)
+def _peek(tcp: socket.socket, length: int) -> bytes:
+    try:
+        return tcp.recv(length, socket.MSG_PEEK)
+    except OSError:
+        return b""

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from smcfast import assume as assume_patterns
+from smcfast import patterns
 from smcfast.errors import SmcConfigError
 from smcfast.log import logger
 
@@ -89,14 +89,13 @@ class SmcConfig:
     discovery: tuple[str, ...] = _setting("DISCOVERY", _words, ("rendezvous", "option"))
     """How to find out whether the peer speaks SMC. This version has "rendezvous"."""
     assume: tuple[str, ...] = _setting("ASSUME", _words, ())
-    """Destinations and own listeners that are known to speak SMC (``host:port``, see `smcfast.assume`). The only
+    """Destinations and own listeners that are known to speak SMC (``host:port``, see `smcfast.patterns`). The only
     setting that can put handshake bytes into the stream of a plain TCP peer."""
     rmb_size: int = _setting("RMB_SIZE", _size, 1 << 20)
     """Bytes of each connection's receive buffer: a power of two, 16384..536870912."""
-    spin_us: int = _setting("SPIN_US", int, 5)
-    """Microseconds a lone waiter may spin before it lets the loop go on, 0..1000; 0 never spins."""
-    poll_us: int = _setting("POLL_US", int, 50)
-    """Microseconds a waiter may poll between turns of the loop before it sleeps, 0..10000; 0 sleeps at once."""
+    spin_us: int = _setting("SPIN_US", int, 50)
+    """Microseconds for which a waiter looks for the peer's bytes before it sleeps, 0..10000: the first 5 in place, the
+    rest between turns of the loop; 0 sleeps at once."""
     preallocate: bool = _setting("PREALLOCATE", _switch, False)
     """Take a buffer's memory at set-up instead of at first use."""
     rendezvous_dir: str | None = _setting("RENDEZVOUS_DIR", _text, None)
@@ -108,7 +107,7 @@ class SmcConfig:
     max_pending_handshakes: int = _setting("MAX_PENDING_HANDSHAKES", int, 1024)
     """Handshakes a server has under way at once, 1..65536; connections beyond are TCP."""
     ueids: tuple[str, ...] = _setting("UEIDS", _words, ())
-    """User-defined enterprise ids that the handshake offers and accepts, at most 8; 1..32 of A-Z 0-9 . -"""
+    """User-defined enterprise ids for smc-r, at most 8; 1..32 of A-Z 0-9 . - each. One host has an id of its own."""
     device: str | None = _setting("DEVICE", _text, None)
     """The RDMA device for smc-r. Not in this version: must be None."""
 
@@ -118,8 +117,7 @@ class SmcConfig:
         _one_of("fallback", self.fallback, FALLBACKS)
         _each_of("paths", self.paths, PATHS)
         _each_of("discovery", self.discovery, DISCOVERIES)
-        _in_range("spin_us", self.spin_us, 0, 1000, "microseconds")
-        _in_range("poll_us", self.poll_us, 0, 10_000, "microseconds")
+        _in_range("spin_us", self.spin_us, 0, 10_000, "microseconds")
         _in_range("handshake_timeout", self.handshake_timeout, 0.1, 3600, "seconds", kind=(int, float))
         _in_range("max_pending_handshakes", self.max_pending_handshakes, 1, 65536, "handshakes")
         _in_range("rmb_size", self.rmb_size, RMB_SIZE_MIN, RMB_SIZE_MAX, "bytes")
@@ -137,8 +135,8 @@ class SmcConfig:
 
     def assumes(self, host: str | None, address: str, port: int) -> bool:
         """Is the end at `address` and `port`, which the caller named `host`, known to speak SMC?"""
-        patterns: tuple[assume_patterns.Pattern, ...] = self._assumed  # type: ignore[attr-defined]
-        return bool(patterns) and assume_patterns.any_matches(patterns, host, address, port)
+        assumed: tuple[patterns.Pattern, ...] = self._assumed  # type: ignore[attr-defined]
+        return bool(assumed) and patterns.any_matches(assumed, host, address, port)
 
 
 def _refuse(name: str, value: object, wanted: str) -> None:
@@ -176,14 +174,14 @@ def _check_ueids(ueids: tuple[Any, ...]) -> None:
             _refuse("ueids", ueids, "ids of 1..32 characters A-Z 0-9 . - that begin with a letter or a digit")
 
 
-def _parse_assume(texts: tuple[str, ...]) -> tuple[assume_patterns.Pattern, ...]:
-    patterns = []
+def _parse_assume(texts: tuple[str, ...]) -> tuple[patterns.Pattern, ...]:
+    parsed = []
     for text in texts:
         try:
-            patterns.append(assume_patterns.parse(text))
+            parsed.append(patterns.parse(text))
         except (ValueError, AttributeError) as error:
             raise SmcConfigError(f"assume={texts!r}: {error} (field assume or {PREFIX}ASSUME)") from None
-    return tuple(patterns)
+    return tuple(parsed)
 
 
 def _warn_of_strangers() -> None:

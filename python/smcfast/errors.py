@@ -69,5 +69,9 @@ class SmcHandshakeError(SmcError, ConnectionError):
         return type(self), (self.fallback,)
 
 
+class PeerMisbehaved(SmcError, ConnectionError):
+    """The peer broke the protocol: the message names the field and the fault. The connection is over."""
+
+
 class SmcConfigError(ValueError):
     """A value of `SmcConfig` or of an ``SMCFAST_*`` variable is out of its range; the message names all three."""

@@ -10,7 +10,10 @@ from smcfast import _native
 from smcfast.errors import Fallback
 
 PEER_PLAIN = 0x0301_0000
+LOCAL = 0x0A00
+"""The upper half of every local code."""
 DECLINED_NO_DEVICE = 0x0303_0007
+DECLINED_VERSION = 0x030C_0000
 
 _LOCAL_TEXTS = {
     "platform": "this platform has no SMC path (Linux and the native core are needed)",
@@ -21,7 +24,7 @@ _LOCAL_TEXTS = {
     "no_sock_diag": "the kernel refuses socket lookups (sock_diag)",
     "uid": "the peer runs as a user that is not allowed",
     "version": "the peer speaks another version of the private protocol",
-    "layout": "the peer uses another layout of the shared memory",
+    "protocol": "the peer broke the private protocol",
     "peer_stopped": "the peer stopped the set-up before it began",
     "discovery_timeout": "nobody answered within the handshake time-out",
     "server_spoke_first": "the server sent application bytes instead of an answer",
@@ -31,11 +34,13 @@ _LOCAL_TEXTS = {
     "name_taken": "another process holds the rendezvous name of this socket",
     "limit": "too many handshakes are pending",
     "resources": "no file descriptor or memory was left for the set-up",
+    "handshake_failed": "the handshake broke off",
 }
 """Name to text; the position in the table is the code, so rows are only ever appended."""
 
 _TABLE = {
-    name: Fallback(0x0A00_0001 + position, name, text) for position, (name, text) in enumerate(_LOCAL_TEXTS.items())
+    name: Fallback((LOCAL << 16) + 1 + position, name, text)
+    for position, (name, text) in enumerate(_LOCAL_TEXTS.items())
 }
 _TABLE["peer_plain"] = Fallback(PEER_PLAIN, "peer_plain", "the peer did not announce SMC")
 
@@ -48,9 +53,10 @@ def reason(name: str) -> Fallback:
     return _TABLE[name]
 
 
-def stop_reason(name: str) -> Fallback:
-    """What the core's STOP frame means: a known name, or `peer_stopped` for one of a newer peer."""
-    return _TABLE.get(name, _TABLE["peer_stopped"])
+def explained(name: str, text: str) -> Fallback:
+    """The row called `name` with a `text` that says more than the table does."""
+    row = _TABLE[name]
+    return row._replace(text=text) if text else row
 
 
 def diagnosis(code: int, text: str = "") -> Fallback:
@@ -58,9 +64,9 @@ def diagnosis(code: int, text: str = "") -> Fallback:
     if code == PEER_PLAIN:
         return _TABLE["peer_plain"]
     name, meaning = _native.diagnoses().get(code, (f"diagnosis_{code:08x}", "an unknown diagnosis"))
-    return Fallback(code, name, text or meaning)
+    return Fallback(code, name.lower(), text or meaning)
 
 
 def names() -> tuple[str, ...]:
     """Every reason that can be counted, local ones first."""
-    return (*_TABLE, *(name for code, (name, _) in _native.diagnoses().items() if code != PEER_PLAIN))
+    return (*_TABLE, *(name.lower() for code, (name, _) in _native.diagnoses().items() if code != PEER_PLAIN))

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from smcfast._loop import engine
-from smcfast.transport import RingTransport
+from smcfast import _native
+
+if _native.AVAILABLE:
+    from smcfast._loop import engine
+    from smcfast.transport import RingTransport
 
 if TYPE_CHECKING:
     import socket

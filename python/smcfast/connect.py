@@ -1,0 +1,227 @@
+"""`open_smc_connection`: asyncio's `open_connection` over the fastest path that both ends share."""
+
+from __future__ import annotations
+
+import asyncio
+import socket as socket_module
+import ssl as ssl_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from smcfast import addresses, fallback, log, negotiate, stats, streams
+from smcfast.config import SmcConfig
+from smcfast.discovery import Invitation
+from smcfast.errors import Fallback, SmcFallbackError, SmcHandshakeError
+from smcfast.negotiate import Clock
+from smcfast.reasons import reason
+
+if TYPE_CHECKING:
+    from smcfast._core import Endpoint
+
+DEFAULT_LIMIT = 2**16
+SSL: TypeAlias = "ssl_module.SSLContext | bool | None"
+Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def open_smc_connection(
+    host: str | None = None,
+    port: int | str | None = None,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    ssl: SSL = None,
+    family: int = 0,
+    proto: int = 0,
+    flags: int = 0,
+    sock: socket_module.socket | None = None,
+    local_addr: tuple[str, int] | None = None,
+    server_hostname: str | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+    happy_eyeballs_delay: float | None = None,
+    interleave: int | None = None,
+    config: SmcConfig | None = None,
+) -> Streams:
+    """Connect to `host` and `port`; the arguments are those of `asyncio.open_connection`.
+
+    The path and, when it is "tcp", the reason are in ``writer.get_extra_info("smc")``, an `SmcInfo`.
+
+    :param ssl: TLS runs over TCP: the path is "tcp" with reason "tls".
+    :param sock: a connected stream socket; discovery is skipped unless ``config.assume`` names its peer.
+    :param config: `SmcConfig`; None takes ``SMCFAST_*`` variables and defaults.
+    :raises OSError: as asyncio, when no address can be connected.
+    :raises SmcFallbackError: the path would be "tcp" and ``config.fallback`` is "forbid".
+    :raises SmcHandshakeError: an assumed peer behind `sock` does not speak SMC.
+    """
+    loop = asyncio.get_running_loop()
+    log.set_up()
+    config = SmcConfig() if config is None else config
+    _check_tls(ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
+    if sock is not None:
+        _check_sock(sock, host, port)
+    elif host is None and port is None:
+        raise ValueError("host and port was not specified and no sock specified")
+    tls = _Tls(
+        ssl,
+        server_hostname if server_hostname is not None or not ssl else host,
+        ssl_handshake_timeout,
+        ssl_shutdown_timeout,
+    )
+    opening = _Opening(loop, config, limit, tls, host)
+    if sock is not None:
+        return await opening.over(sock)
+    infos = await addresses.resolve(loop, host, port, family, proto, flags)
+    local = None if local_addr is None else await addresses.resolve(loop, *local_addr, family, proto, flags)
+    if happy_eyeballs_delay is not None and interleave is None:
+        interleave = 1
+    if interleave:
+        infos = addresses.interleaved(infos, interleave)
+    return await opening.to(infos, local, happy_eyeballs_delay)
+
+
+class _Tls:
+    """What TLS needs, if it was asked for."""
+
+    def __init__(self, ssl: SSL, hostname: str | None, handshake_timeout: float | None, shutdown_timeout: float | None):
+        self.ssl = ssl
+        self.hostname = hostname
+        self.handshake_timeout = handshake_timeout
+        self.shutdown_timeout = shutdown_timeout
+
+
+class _NoInvitation:
+    """Stands where a socket is connected without discovery."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class _Opening:
+    """One call of `open_smc_connection`, past its arguments."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, config: SmcConfig, limit: int, tls: _Tls, host: str | None
+    ) -> None:
+        self._loop = loop
+        self._config = config
+        self._limit = limit
+        self._tls = tls
+        self._host = host
+        self._clock = Clock.start(loop, config)
+
+    async def to(
+        self, infos: list[addresses.AddrInfo], local: list[addresses.AddrInfo] | None, delay: float | None
+    ) -> Streams:
+        """Connect to the first of `infos` that answers, and take the best path to it."""
+        known = fallback.beforehand(self._config, bool(self._tls.ssl))
+        if known is not None:
+            self._forbid(known)
+            sock, _, _ = await addresses.connect(self._loop, infos, local, delay, _uninvited)
+            return await self._tcp(sock, known)
+        sock, sockaddr, invitation = await addresses.connect(self._loop, infos, local, delay, self._invite)
+        self._clock = Clock.start(self._loop, self._config)
+        try:
+            found = await negotiate.as_client(self._clock, sock, invitation, self._config, self._host)
+        except SmcHandshakeError as error:
+            sock.close()
+            return await self._again(sockaddr, infos, local, error.fallback)
+        except BaseException:
+            sock.close()
+            raise
+        return await self._finish(sock, found)
+
+    async def over(self, sock: socket_module.socket) -> Streams:
+        """Take the user's connected `sock`."""
+        sock.setblocking(False)
+        why = fallback.beforehand(self._config, bool(self._tls.ssl))
+        if why is not None or sock.family not in (socket_module.AF_INET, socket_module.AF_INET6):
+            return await self._tcp(sock, why or reason("not_inet"))
+        try:
+            found = await negotiate.assuming(self._clock, sock, self._config, None, reason("sock_given"))
+        except BaseException:
+            sock.close()
+            raise
+        return await self._finish(sock, found)
+
+    async def _again(
+        self,
+        sockaddr: tuple[Any, ...],
+        infos: list[addresses.AddrInfo],
+        local: list[addresses.AddrInfo] | None,
+        why: Fallback,
+    ) -> Streams:
+        """The stream of the first connection is spoiled: a new plain one to the same address takes its place."""
+        self._forbid(why)
+        same = [info for info in infos if info[4] == sockaddr]
+        sock, _, _ = await addresses.connect(self._loop, same, local, None, _uninvited)
+        return await self._tcp(sock, why)
+
+    async def _finish(self, sock: socket_module.socket, found: Endpoint | Fallback) -> Streams:
+        if isinstance(found, Fallback):
+            return await self._tcp(sock, found)
+        try:
+            info = negotiate.describe(self._clock, found)
+            pair = streams.ring_streams(self._loop, sock, found, info, limit=self._limit)
+        except BaseException:
+            sock.close()
+            raise
+        stats.count_connection(info.path)
+        return pair
+
+    async def _tcp(self, sock: socket_module.socket, why: Fallback) -> Streams:
+        try:
+            info = fallback.settle(self._config, "client", _peer(sock), why, self._clock.elapsed_us())
+        except SmcFallbackError:
+            sock.close()
+            raise
+        return await streams.tcp_streams(
+            self._loop,
+            sock,
+            info,
+            limit=self._limit,
+            ssl=self._tls.ssl or None,
+            server_hostname=self._tls.hostname,
+            ssl_handshake_timeout=self._tls.handshake_timeout,
+            ssl_shutdown_timeout=self._tls.shutdown_timeout,
+        )
+
+    def _invite(self, sock: socket_module.socket, sockaddr: tuple[Any, ...]) -> Invitation:
+        return Invitation(sock, sockaddr, self._config)
+
+    def _forbid(self, why: Fallback) -> None:
+        """Known before the connect that TCP it would be: do not even connect if that is forbidden."""
+        if self._config.fallback == "forbid":
+            fallback.settle(self._config, "client", self._host, why)
+
+
+def _uninvited(_sock: socket_module.socket, _sockaddr: tuple[Any, ...]) -> _NoInvitation:
+    return _NoInvitation()
+
+
+def _peer(sock: socket_module.socket) -> object:
+    try:
+        return sock.getpeername()
+    except OSError:
+        return "a lost peer"
+
+
+def _check_tls(
+    ssl: SSL, host: str | None, hostname: str | None, handshake_timeout: float | None, shutdown_timeout: float | None
+) -> None:
+    if not ssl:
+        for name, value in (
+            ("server_hostname", hostname),
+            ("ssl_handshake_timeout", handshake_timeout),
+            ("ssl_shutdown_timeout", shutdown_timeout),
+        ):
+            if value is not None:
+                raise ValueError(f"{name} is only meaningful with ssl")
+    elif hostname is None and not host:
+        raise ValueError("You must set server_hostname when using ssl without a host")
+
+
+def _check_sock(sock: socket_module.socket, host: str | None, port: int | str | None) -> None:
+    if isinstance(sock, ssl_module.SSLSocket):
+        raise TypeError("Socket cannot be of type SSLSocket")
+    if host is not None or port is not None:
+        raise ValueError("host/port and sock can not be specified at the same time")
+    if sock.type != socket_module.SOCK_STREAM:
+        raise ValueError(f"A Stream Socket was expected, got {sock!r}")

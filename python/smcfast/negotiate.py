@@ -1,0 +1,183 @@
+"""From a connected TCP socket to an endpoint on the ring, or the reason why it stays TCP: discovery, then handshake."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from smcfast import assume, handshake, remembered, rendezvous
+from smcfast.errors import Fallback, SmcHandshakeError
+from smcfast.info import SmcInfo
+from smcfast.reasons import reason
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from smcfast._core import ClientSetup, Endpoint, Engine, ServerSetup
+    from smcfast.config import SmcConfig
+    from smcfast.discovery import Caller, Invitation
+
+DISCOVERY_SHARE: Final = 0.75
+"""The part of the handshake time-out that discovery may use up: a client that decides late still has the rest for the
+exchange, so that giving up ends in a Decline and not in a spoiled stream."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """One connection's time-out: discovery and handshake together, in loop time."""
+
+    loop: asyncio.AbstractEventLoop
+    started: float
+    timeout: float
+
+    @classmethod
+    def start(cls, loop: asyncio.AbstractEventLoop, config: SmcConfig) -> Clock:
+        return cls(loop, loop.time(), config.handshake_timeout)
+
+    @property
+    def discovery_deadline(self) -> float:
+        """Loop time until which the peer may decide."""
+        return self.started + DISCOVERY_SHARE * self.timeout
+
+    def left(self, now: float) -> float:
+        """Seconds that the handshake still has."""
+        return max(self.started + self.timeout - now, 0.0)
+
+    def elapsed_us(self) -> int:
+        """Microseconds since the start."""
+        return round((self.loop.time() - self.started) * 1e6)
+
+
+async def as_client(
+    clock: Clock, tcp: socket.socket, invitation: Invitation, config: SmcConfig, host: str | None
+) -> Endpoint | Fallback:
+    """The client's way, after connect; closes the invitation.
+
+    :param host: the peer's name as the user wrote it.
+    :raises SmcHandshakeError: handshake bytes are left in the TCP stream.
+    """
+    try:
+        answer = await invitation.answer(clock.loop, tcp, clock.discovery_deadline)
+    finally:
+        invitation.close()
+    found: Endpoint | Fallback
+    if isinstance(answer, Fallback):
+        found = answer
+    else:
+        with answer:
+            found = await _invited(clock, tcp, answer, config)
+    if isinstance(found, Fallback) and assume.may_assume(found, assume.CLIENT_KNOWS):
+        return await assuming(clock, tcp, config, host, found)
+    return found
+
+
+async def _invited(clock: Clock, tcp: socket.socket, conn: socket.socket, config: SmcConfig) -> Endpoint | Fallback:
+    try:
+        setup = client_setup(clock, config)
+    except OSError:
+        return reason("resources")
+    why = await handshake.as_client(clock.loop, tcp, conn, setup, clock.discovery_deadline)
+    return setup.finish(config.spin_us) if why is None else why
+
+
+async def assuming(
+    clock: Clock, tcp: socket.socket, config: SmcConfig, host: str | None, otherwise: Fallback
+) -> Endpoint | Fallback:
+    """Propose to a peer that is assumed to speak SMC; `otherwise` is the reason for TCP when this one is not.
+
+    :raises SmcHandshakeError: it does not, and the stream is spoiled; the destination is remembered.
+    """
+    address, port = tcp.getpeername()[:2]
+    if not config.assumes(host, address, port):
+        return otherwise
+    if (address, port) in remembered.destinations:
+        return reason("destination_remembered")
+    try:
+        setup = client_setup(clock, config)
+        door = assume.Door(_loop_engine().id, tcp, config)
+    except OSError as error:
+        return reason("name_taken" if error.errno == errno.EADDRINUSE else "resources")
+    try:
+        why = await handshake.as_assuming_client(clock.loop, tcp, door, setup)
+    except SmcHandshakeError:
+        remembered.destinations.add((address, port))
+        raise
+    finally:
+        door.close()
+    return setup.finish(config.spin_us) if why is None else why
+
+
+async def as_server(
+    clock: Clock, tcp: socket.socket, caller: Caller, setup: ServerSetup | None, config: SmcConfig
+) -> Endpoint | Fallback:
+    """The server's way, after `greet`; closes the caller.
+
+    :raises SmcHandshakeError: handshake bytes are left in the TCP stream.
+    """
+    why: Fallback | None = caller.why or reason("peer_plain")
+    try:
+        if caller.conn is not None and setup is not None:
+            why = await handshake.as_server(clock.loop, tcp, caller.conn, setup, clock.discovery_deadline)
+            if why is None:
+                return setup.finish(config.spin_us)
+    finally:
+        caller.close()
+    assert why is not None
+    return await _assumed(clock, tcp, config, why) if assume.may_assume(why, assume.SERVER_KNOWS) else why
+
+
+async def _assumed(clock: Clock, tcp: socket.socket, config: SmcConfig, otherwise: Fallback) -> Endpoint | Fallback:
+    if not config.assumes(None, *tcp.getsockname()[:2]):
+        return otherwise
+    if not await assume.proposes(clock.loop, tcp, clock.discovery_deadline):
+        return otherwise
+    setup = server_setup(clock, config)
+    why = await handshake.as_assumed_server(clock.loop, tcp, setup, assume.Caller(tcp, config))
+    return setup.finish(config.spin_us) if why is None else why
+
+
+def greet(clock: Clock, caller: Caller, config: SmcConfig) -> ServerSetup | None:
+    """Send HELLO to the client that `caller` has reached, at once: it counts 50 ms from accept. None when it is TCP."""
+    if caller.conn is None:
+        return None
+    try:
+        setup = server_setup(clock, config)
+    except OSError:
+        caller.refuse(reason("resources"))
+        return None
+    if not rendezvous.send_frame(caller.conn, setup.hello()):
+        caller.refuse(reason("peer_stopped"))
+        return None
+    return setup
+
+
+def client_setup(clock: Clock, config: SmcConfig) -> ClientSetup:
+    """The core's machine for a client of the running loop.
+
+    :raises OSError: no memory or descriptors are left.
+    """
+    from smcfast import _core  # Only where the core is: see smcfast._native.
+
+    now = clock.loop.time()
+    return _core.ClientSetup(_loop_engine(), config.rmb_size, now, clock.left(now), config.preallocate)
+
+
+def server_setup(clock: Clock, config: SmcConfig) -> ServerSetup:
+    """The core's machine for a server of the running loop; errors as for `client_setup`."""
+    from smcfast import _core
+
+    now = clock.loop.time()
+    return _core.ServerSetup(_loop_engine(), config.rmb_size, now, clock.left(now), config.preallocate)
+
+
+def _loop_engine() -> Engine:
+    from smcfast import _loop
+
+    return _loop.engine().core
+
+
+def describe(clock: Clock, endpoint: Endpoint) -> SmcInfo:
+    """What `endpoint` tells its user."""
+    return SmcInfo(path="smc-d", setup_us=clock.elapsed_us(), read_counters=endpoint.counters, **endpoint.description())

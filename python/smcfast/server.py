@@ -1,0 +1,472 @@
+"""`start_smc_server`: asyncio's `start_server` over the fastest path that both ends share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket as socket_module
+import ssl as ssl_module
+import sys
+import weakref
+from asyncio import trsock
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from smcfast import fallback, log, negotiate, netlink, stats, streams
+from smcfast.config import SmcConfig
+from smcfast.connect import DEFAULT_LIMIT
+from smcfast.discovery import Caller
+from smcfast.errors import Fallback, SmcFallbackError, SmcHandshakeError
+from smcfast.negotiate import Clock
+from smcfast.reasons import reason
+from smcfast.registration import Registration
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from smcfast._core import Endpoint, ServerSetup
+
+ACCEPT_RETRY_DELAY: Final = 1.0
+"""Seconds for which a listener rests when descriptors or memory have run out."""
+WAIT_CLOSED_WAITS: Final = sys.version_info >= (3, 12)
+"""Since 3.12 asyncio's ``Server.wait_closed`` waits for the connections as well; before, a closed server was enough."""
+
+Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+ClientConnectedCallback: TypeAlias = "Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]"
+
+
+async def start_smc_server(
+    client_connected_cb: ClientConnectedCallback,
+    host: str | Sequence[str] | None = None,
+    port: int | str | None = None,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    family: int = socket_module.AF_UNSPEC,
+    flags: int = socket_module.AI_PASSIVE,
+    sock: socket_module.socket | None = None,
+    backlog: int = 100,
+    ssl: ssl_module.SSLContext | None = None,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+    keep_alive: bool | None = None,
+    ssl_handshake_timeout: float | None = None,
+    ssl_shutdown_timeout: float | None = None,
+    start_serving: bool = True,
+    config: SmcConfig | None = None,
+) -> SmcServer:
+    """Serve `host` and `port`; the arguments are those of `asyncio.start_server`.
+
+    `client_connected_cb` gets a reader and a writer for each connection, whatever its path is, and may be a coroutine
+    function. An exception in it goes to the loop's exception handler and closes the connection.
+
+    :param ssl: TLS runs over TCP: the path of every connection is "tcp" with reason "tls".
+    :param config: `SmcConfig`; None takes ``SMCFAST_*`` variables and defaults.
+    :raises OSError: as asyncio, when no address can be bound.
+    """
+    loop = asyncio.get_running_loop()
+    log.set_up()
+    config = SmcConfig() if config is None else config
+    _check(ssl, sock, host, port, ssl_handshake_timeout, ssl_shutdown_timeout)
+    if sock is not None:
+        sockets = [sock]
+    else:
+        sockets = await _bound(
+            loop, host, port, family=family, flags=flags, reuse_address=reuse_address, reuse_port=reuse_port
+        )
+    for listener in sockets:
+        listener.setblocking(False)
+        if keep_alive and sock is None:
+            listener.setsockopt(socket_module.SOL_SOCKET, socket_module.SO_KEEPALIVE, 1)
+    tls = None if ssl is None else (ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    server = SmcServer(loop, sockets, client_connected_cb, config, limit, backlog, tls)
+    if start_serving:
+        try:
+            await server.start_serving()
+        except BaseException:
+            server.close()
+            raise
+    return server
+
+
+def _check(
+    ssl: object,
+    sock: socket_module.socket | None,
+    host: object,
+    port: object,
+    handshake_timeout: float | None,
+    shutdown_timeout: float | None,
+) -> None:
+    if isinstance(ssl, bool):
+        raise TypeError("ssl argument must be an SSLContext or None")
+    if ssl is None and handshake_timeout is not None:
+        raise ValueError("ssl_handshake_timeout is only meaningful with ssl")
+    if ssl is None and shutdown_timeout is not None:
+        raise ValueError("ssl_shutdown_timeout is only meaningful with ssl")
+    if isinstance(sock, ssl_module.SSLSocket):
+        raise TypeError("Socket cannot be of type SSLSocket")
+    if host is None and port is None and sock is None:
+        raise ValueError("Neither host/port nor sock were specified")
+    if sock is not None and (host is not None or port is not None):
+        raise ValueError("host/port and sock can not be specified at the same time")
+    if sock is not None and sock.type != socket_module.SOCK_STREAM:
+        raise ValueError(f"A Stream Socket was expected, got {sock!r}")
+
+
+async def _bound(loop: asyncio.AbstractEventLoop, host: Any, port: Any, **options: Any) -> list[socket_module.socket]:
+    """Sockets bound as the loop's own ``create_server`` binds them: resolving, flags and errors are all its work."""
+    binder = await loop.create_server(asyncio.Protocol, host, port, start_serving=False, **options)
+    with contextlib.ExitStack() as unless_complete:
+        unless_complete.callback(binder.close)
+        sockets = [unless_complete.enter_context(bound.dup()) for bound in binder.sockets]
+        unless_complete.pop_all()
+    binder.close()
+    return sockets
+
+
+class SmcServer(asyncio.AbstractServer):
+    """A server with the semantics of the running interpreter's own `asyncio.Server`.
+
+    `close_clients` and `abort_clients` are there on every version. Connections whose handshake is under way when the
+    server is closed are dropped, as asyncio drops those that have no transport yet.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sockets: list[socket_module.socket],
+        client_connected_cb: ClientConnectedCallback,
+        config: SmcConfig,
+        limit: int,
+        backlog: int,
+        tls: tuple[ssl_module.SSLContext, float | None, float | None] | None,
+    ) -> None:
+        self._loop = loop
+        self._sockets: list[socket_module.socket] | None = sockets
+        self._acceptors: list[_Acceptor] = []
+        self._backlog = backlog
+        self._welcome = _Welcome(self, loop, client_connected_cb, config, limit, tls)
+        # Weak, so that a transport that its user has abandoned is still noticed as such.
+        self._clients: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        self._waiters: list[asyncio.Future[None]] | None = []
+        self._serving = False
+        self._forever: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} sockets={self.sockets!r}>"
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that the server belongs to."""
+        return self._loop
+
+    def is_serving(self) -> bool:
+        """Does the server accept connections?"""
+        return self._serving
+
+    @property
+    def sockets(self) -> tuple[trsock.TransportSocket, ...]:
+        """The listening sockets; none once the server is closed."""
+        return () if self._sockets is None else tuple(trsock.TransportSocket(sock) for sock in self._sockets)
+
+    async def start_serving(self) -> None:
+        """Accept connections from now on; a second call changes nothing."""
+        self._start()
+        # As in asyncio: when this returns, the loop has seen the listeners.
+        await asyncio.sleep(0)
+
+    async def serve_forever(self) -> None:
+        """Accept connections until the task is cancelled, which closes the server.
+
+        :raises RuntimeError: the server is closed, or another task is here already.
+        """
+        if self._forever is not None:
+            raise RuntimeError(f"server {self!r} is already being awaited on serve_forever()")
+        if self._sockets is None:
+            raise RuntimeError(f"server {self!r} is closed")
+        self._start()
+        self._forever = self._loop.create_future()
+        try:
+            await self._forever
+        except asyncio.CancelledError:
+            try:
+                self.close()
+                await self.wait_closed()
+            finally:
+                raise
+        finally:
+            self._forever = None
+
+    def close(self) -> None:
+        """Stop accepting and close the listening sockets; connections that are established go on."""
+        if self._sockets is None:
+            return
+        sockets, self._sockets = self._sockets, None
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for sock in sockets:
+            sock.close()
+        self._serving = False
+        self._welcome.cancel()
+        if self._forever is not None and not self._forever.done():
+            self._forever.cancel()
+            self._forever = None
+        self._wake_if_idle()
+
+    def close_clients(self) -> None:
+        """Close every connection: what was written is still sent."""
+        self._welcome.cancel()
+        for transport in list(self._clients):
+            transport.close()
+
+    def abort_clients(self) -> None:
+        """Close every connection at once, without sending what is still in its buffers."""
+        self._welcome.cancel()
+        for transport in list(self._clients):
+            transport.abort()  # type: ignore[attr-defined]
+
+    async def wait_closed(self) -> None:
+        """Wait until the server is closed and, from Python 3.12 on, until its last connection is gone."""
+        if self._waiters is None or (self._sockets is None and not WAIT_CLOSED_WAITS):
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _start(self) -> None:
+        if self._serving or self._sockets is None:
+            return
+        self._serving = True
+        for sock in self._sockets:
+            self._acceptors.append(_Acceptor(self._loop, sock, self._backlog, self._welcome))
+
+    def _attach(self, transport: asyncio.BaseTransport) -> None:
+        """A connection's transport is open."""
+        self._clients.add(transport)
+
+    def _detach(self, transport: asyncio.BaseTransport) -> None:
+        """A connection's transport has lost its connection."""
+        self._clients.discard(transport)
+        self._wake_if_idle()
+
+    def _wake_if_idle(self) -> None:
+        if self._sockets is not None or self._clients or self._welcome.pending or self._waiters is None:
+            return
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class _Acceptor:
+    """The accept loop of one listening socket, and its name."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: socket_module.socket, backlog: int, welcome: _Welcome
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._backlog = backlog
+        self._welcome = welcome
+        self._rest: asyncio.TimerHandle | None = None
+        # The name comes first: who can connect can also find it.
+        self._registration = Registration(loop, sock) if welcome.announces(sock) else None
+        sock.listen(backlog)
+        self._resume()
+
+    def close(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        self._loop.remove_reader(self._sock.fileno())
+        if self._registration is not None:
+            self._registration.close()
+
+    def _resume(self) -> None:
+        self._rest = None
+        self._loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        """Take everybody who waits, at most a backlog in one turn of the loop."""
+        for _ in range(self._backlog):
+            try:
+                conn, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in netlink.EXHAUSTED:
+                    raise
+                self._pause(error)
+                return
+            self._welcome.receive(conn)
+
+    def _pause(self, error: OSError) -> None:
+        """The kernel would report the listener as ready again and again."""
+        self._loop.call_exception_handler(
+            {
+                "message": "socket.accept() out of system resource",
+                "exception": error,
+                "socket": trsock.TransportSocket(self._sock),
+            }
+        )
+        self._loop.remove_reader(self._sock.fileno())
+        self._rest = self._loop.call_later(ACCEPT_RETRY_DELAY, self._resume)
+
+
+class _Welcome:
+    """What happens to a connection between accept and the user's callback; each has a task of its own."""
+
+    def __init__(
+        self,
+        server: SmcServer,
+        loop: asyncio.AbstractEventLoop,
+        callback: ClientConnectedCallback,
+        config: SmcConfig,
+        limit: int,
+        tls: tuple[ssl_module.SSLContext, float | None, float | None] | None,
+    ) -> None:
+        self._server = server
+        self._loop = loop
+        self._callback = callback
+        self._config = config
+        self._limit = limit
+        self._tls = tls
+        self._known = fallback.beforehand(config, tls is not None)
+        self._handshakes = 0
+        self.pending: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
+
+    def announces(self, sock: socket_module.socket) -> bool:
+        """Is this a listener whose clients should look for smcfast?"""
+        inet = sock.family in (socket_module.AF_INET, socket_module.AF_INET6)
+        return inet and self._known is None and "rendezvous" in self._config.discovery
+
+    def cancel(self) -> None:
+        """Drop the connections that have no transport yet."""
+        for task in self.pending:
+            task.cancel()
+
+    def receive(self, conn: socket_module.socket) -> None:
+        """Look for the client's rendezvous at once, then go on in a task."""
+        conn.setblocking(False)
+        arrival = _Arrival(conn, Clock.start(self._loop, self._config))
+        try:
+            if self._known is None and conn.family in (socket_module.AF_INET, socket_module.AF_INET6):
+                busy = self._handshakes >= self._config.max_pending_handshakes
+                arrival.caller = Caller(conn, self._config, busy)
+                arrival.setup = negotiate.greet(arrival.clock, arrival.caller, self._config)
+        except BaseException:
+            arrival.close()
+            raise
+        self._handshakes += arrival.setup is not None
+        task = self._loop.create_task(self._welcome(arrival))
+        self.pending.add(task)
+        task.add_done_callback(lambda task: self._arrived(task, arrival))
+
+    def _arrived(self, task: asyncio.Task[None], arrival: _Arrival) -> None:
+        # A task that is cancelled before its first step never sees its coroutine's own clean-up.
+        arrival.close()
+        self._handshakes -= arrival.setup is not None
+        self.pending.discard(task)
+        self._server._wake_if_idle()
+
+    async def _welcome(self, arrival: _Arrival) -> None:
+        try:
+            reader, writer = await self._streams(arrival)
+        except SmcFallbackError:
+            return  # It is logged and counted, and the connection is closed.
+        except SmcHandshakeError as error:
+            log.logger.info("server connection with %s is closed: %s", arrival.peer(), error)
+            return
+        except Exception as error:  # noqa: BLE001 - to the loop's handler, as asyncio does
+            # asyncio's rule: clients that vanish, or fail at TLS, are of interest to a debugger only.
+            if self._loop.get_debug() or not isinstance(error, OSError):
+                message = "Error on transport creation for incoming connection"
+                self._loop.call_exception_handler({"message": message, "exception": error})
+            return
+        self._call(reader, writer)
+
+    async def _streams(self, arrival: _Arrival) -> Streams:
+        found = self._known or reason("not_inet")
+        if arrival.caller is not None:
+            answer = await negotiate.as_server(arrival.clock, arrival.conn, arrival.caller, arrival.setup, self._config)
+            if not isinstance(answer, Fallback):
+                return self._on_ring(arrival, answer)
+            found = answer
+        return await self._on_tcp(arrival, found)
+
+    def _on_ring(self, arrival: _Arrival, endpoint: Endpoint) -> Streams:
+        info = negotiate.describe(arrival.clock, endpoint)
+        pair = streams.ring_streams(self._loop, arrival.conn, endpoint, info, limit=self._limit, server=self._server)
+        arrival.delivered = True
+        stats.count_connection(info.path)
+        return pair
+
+    async def _on_tcp(self, arrival: _Arrival, why: Fallback) -> Streams:
+        info = fallback.settle(self._config, "server", arrival.peer(), why, arrival.clock.elapsed_us())
+        context, handshake_timeout, shutdown_timeout = self._tls or (None, None, None)
+        arrival.delivered = True  # From here on the socket is the transport's, even if it fails.
+        return await streams.tcp_streams(
+            self._loop,
+            arrival.conn,
+            info,
+            limit=self._limit,
+            ssl=context,
+            ssl_handshake_timeout=handshake_timeout,
+            ssl_shutdown_timeout=shutdown_timeout,
+            server_side=True,
+            server=self._server,
+        )
+
+    def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hand the streams to the user; what the callback raises ends the connection."""
+        try:
+            result = self._callback(reader, writer)
+        except Exception as error:  # noqa: BLE001 - to the loop's handler, as asyncio does
+            self._failed(writer, error)
+            return
+        if not asyncio.iscoroutine(result):
+            return
+        task = self._loop.create_task(result)
+        self._running.add(task)
+        task.add_done_callback(lambda task: self._called(task, writer))
+
+    def _called(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            writer.transport.close()
+            return
+        error = task.exception()
+        if error is not None:
+            self._failed(writer, error)
+
+    def _failed(self, writer: asyncio.StreamWriter, error: BaseException) -> None:
+        self._loop.call_exception_handler(
+            {
+                "message": "Unhandled exception in client_connected_cb",
+                "exception": error,
+                "transport": writer.transport,
+            }
+        )
+        writer.transport.close()
+
+
+class _Arrival:
+    """One accepted connection until it is delivered to a transport, or closed."""
+
+    def __init__(self, conn: socket_module.socket, clock: Clock) -> None:
+        self.conn = conn
+        self.clock = clock
+        self.caller: Caller | None = None
+        self.setup: ServerSetup | None = None
+        self.delivered = False
+
+    def peer(self) -> object:
+        """The client's address, for people."""
+        try:
+            return self.conn.getpeername()
+        except OSError:
+            return "a lost peer"
+
+    def close(self) -> None:
+        """Close what no transport has taken over."""
+        if self.caller is not None:
+            self.caller.close()
+        if not self.delivered:
+            self.conn.close()

@@ -1,0 +1,187 @@
+"""Connecting: the same addresses in the same order, and the same errors, as asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import smcfast
+from smcfast import addresses
+from support.addresses import listening, refusing
+from support.process import descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+
+def info(family: int, host: str, port: int = 1) -> addresses.AddrInfo:
+    return family, socket.SOCK_STREAM, 6, "", (host, port)
+
+
+V4, V6 = socket.AF_INET, socket.AF_INET6
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 9])
+@pytest.mark.parametrize("families", [[V6, V6, V6, V4, V4], [V4], [V4, V6, V4, V6], [V6, V6, V6]])
+def test_interleaving_is_asyncios(families: list[int], first: int) -> None:
+    from asyncio.base_events import _interleave_addrinfos  # type: ignore[attr-defined]
+
+    infos = [info(family, str(number)) for number, family in enumerate(families)]
+    assert addresses.interleaved(infos, first) == _interleave_addrinfos(infos, first)
+
+
+async def outcome(connecting: Coroutine[Any, Any, tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> Any:
+    """The error, or the peer's address."""
+    try:
+        _, writer = await connecting
+    except (OSError, ValueError, TypeError) as error:
+        # Versions of asyncio differ in whether the number is there twice.
+        return type(error), getattr(error, "errno", None), re.sub(r"\[errno \d+\] ", "", str(error))
+    writer.close()
+    await writer.wait_closed()
+    return writer.get_extra_info("peername")[:2]
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"host": None, "port": None},
+    {"host": "127.0.0.1", "port": 1, "server_hostname": "x"},
+    {"host": "127.0.0.1", "port": 1, "ssl_handshake_timeout": 1.0},
+    {"host": "127.0.0.1", "port": 1, "ssl_shutdown_timeout": 1.0},
+    {"port": 1, "ssl": True},
+    {"host": "::1", "port": 1, "family": V4},
+    {"host": "name.invalid", "port": 1},
+    {"host": "127.0.0.1", "port": 1, "local_addr": ("127.0.0.1", 0)},
+    {"host": "127.0.0.1", "port": 1, "local_addr": ("192.0.2.1", 0)},
+    {"host": "127.0.0.1", "port": 1, "local_addr": ("::1", 0)},
+    {"host": "127.0.0.1", "port": "http"},
+    {"host": "127.0.0.1", "port": "no-such-service"},
+    {"host": "localhost", "port": 1, "happy_eyeballs_delay": 0.01},
+]
+
+
+@pytest.mark.parametrize("arguments", CASES, ids=str)
+def test_errors_are_asyncios(arguments: dict[str, Any]) -> None:
+    """On asyncio's own loop: uvloop's words are its own, and ours are asyncio's on both."""
+    theirs = asyncio.run(outcome(asyncio.open_connection(**arguments)))
+    assert asyncio.run(outcome(smcfast.open_smc_connection(**arguments))) == theirs
+
+
+async def test_a_refusal_names_the_address(host: str) -> None:
+    with refusing(host) as port, pytest.raises(OSError, match=rf"{port}"):
+        await smcfast.open_smc_connection(host, port)
+
+
+@pytest.mark.parametrize("wrong", ["datagram", "both"])
+async def test_a_wrong_socket(wrong: str) -> None:
+    kind = socket.SOCK_DGRAM if wrong == "datagram" else socket.SOCK_STREAM
+    with socket.socket(socket.AF_INET, kind) as sock:
+        target = {"host": "127.0.0.1", "port": 1} if wrong == "both" else {}
+        with pytest.raises(ValueError, match="Stream Socket|at the same time"):
+            await smcfast.open_smc_connection(sock=sock, **target)  # type: ignore[arg-type]
+
+
+async def connected(
+    infos: list[addresses.AddrInfo], delay: float | None, log: list[str] | None = None
+) -> tuple[Any, ...]:
+    """Where `connect` arrives; `log` gets what became of each prepared attempt."""
+    attempts = [] if log is None else log
+
+    class Prepared:
+        def __init__(self, _sock: socket.socket, sockaddr: tuple[Any, ...]) -> None:
+            self._name = sockaddr[0]
+            attempts.append(f"+{self._name}")
+
+        def close(self) -> None:
+            attempts.append(f"-{self._name}")
+
+    sock, sockaddr, _ = await addresses.connect(asyncio.get_running_loop(), infos, None, delay, Prepared)
+    sock.close()
+    return sockaddr
+
+
+@pytest.mark.parametrize("delay", [None, 0.01, 100.0])
+async def test_the_next_address_is_tried_when_one_refuses(delay: float | None) -> None:
+    with listening("127.0.0.1") as (_, port), refusing("127.0.0.1") as closed:
+        log: list[str] = []
+        infos = [info(V4, "127.0.0.1", closed), info(V4, "127.0.0.1", port)]
+        assert await connected(infos, delay, log) == ("127.0.0.1", port)
+        assert log == ["+127.0.0.1", "-127.0.0.1", "+127.0.0.1"]
+
+
+async def test_happy_eyeballs_do_not_wait_for_a_silent_address() -> None:
+    """A full queue answers no SYN; the other address wins, and the loser leaves nothing behind."""
+    with silent() as blocked, listening("127.0.0.1") as (_, port):
+        before = descriptors()
+        log: list[str] = []
+        assert await connected([info(V4, *blocked), info(V4, "127.0.0.1", port)], 0.01, log) == ("127.0.0.1", port)
+        assert log == [f"+{blocked[0]}", "+127.0.0.1", f"-{blocked[0]}"]
+        assert len(asyncio.all_tasks()) == 1 + 1  # this test and its guard
+        assert descriptors() == before
+
+
+async def test_a_cancelled_race_leaves_nothing() -> None:
+    with silent() as one, silent() as two:
+        before = descriptors()
+        log: list[str] = []
+        racing = asyncio.create_task(connected([info(V4, *one), info(V4, *two)], 0.01, log))
+        while len(log) < 2:  # noqa: ASYNC110 - what is waited for happens in the tested code
+            await asyncio.sleep(0.001)
+        racing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await racing
+        assert sorted(log) == sorted([f"+{one[0]}", f"+{two[0]}", f"-{one[0]}", f"-{two[0]}"])
+        assert len(asyncio.all_tasks()) == 1 + 1
+        assert descriptors() == before
+
+
+class silent:  # noqa: N801 - used like a function
+    """An address that answers no SYN: its listener's queue is full."""
+
+    def __init__(self) -> None:
+        self._listener = socket.socket()
+
+    def __enter__(self) -> tuple[str, int]:
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen(0)
+        address: tuple[str, int] = self._listener.getsockname()
+        self._queued = []
+        for _ in range(2):
+            sock = socket.socket()
+            sock.setblocking(False)
+            sock.connect_ex(address)
+            self._queued.append(sock)
+        return address
+
+    def __exit__(self, *_: object) -> None:
+        for sock in (*self._queued, self._listener):
+            sock.close()
+
+
+async def test_a_bug_in_an_attempt_is_not_swallowed() -> None:
+    def fail(_sock: socket.socket, _sockaddr: tuple[Any, ...]) -> Any:
+        raise ZeroDivisionError
+
+    for delay in (None, 0.01):
+        before = descriptors()
+        with pytest.raises(ZeroDivisionError):
+            await addresses.connect(asyncio.get_running_loop(), [info(V4, "127.0.0.1")], None, delay, fail)
+        assert descriptors() == before
+
+
+@pytest.mark.parametrize("loop_method", ["open_connection", "open_smc_connection"])
+async def test_local_addr(host: str, loop_method: str) -> None:
+    connect: Callable[..., Any] = getattr(asyncio, loop_method, None) or getattr(smcfast, loop_method)
+    with listening(host) as (listeners, port):
+        listeners[0].setblocking(False)
+        local = (listeners[0].getsockname()[0], 0)
+        _, writer = await connect(host, port, local_addr=local)
+        conn, peer = await asyncio.get_running_loop().sock_accept(listeners[0])
+        assert peer[:2] == writer.get_extra_info("sockname")[:2]
+        conn.close()
+        writer.close()
+        await writer.wait_closed()
