@@ -465,6 +465,55 @@ fn mode_mismatch_for_another_confirm() {
     }
 }
 
+/// A Decline of the server has the version of the Proposal, also when an older one was agreed on; one of the client has
+/// that of the Accept.
+#[test]
+fn declines_have_the_version_of_the_message_that_they_answer() {
+    let client = Ways {
+        r_v2: true,
+        ..Ways::R_V1
+    };
+    let dialogue = || {
+        let mut client = ClientHandshake::new(local(1, client), START);
+        let mut server = ServerHandshake::new(local(2, Ways::R_V1), START);
+        give(&mut server, &client.poll_transmit().unwrap());
+        server.accept(own_end(2, Path::R), true, START).unwrap();
+        give(&mut client, &server.poll_transmit().unwrap());
+        (client, server)
+    };
+    let version_of = |message| match message {
+        Message::Decline(decline) => decline.version(),
+        other => panic!("{other:?}"),
+    };
+
+    let (mut client, _) = dialogue();
+    client.decline(Diagnosis::QUEUE_PAIR).unwrap();
+    assert_eq!(version_of(sent(&mut client)), Version::V1);
+
+    let (mut client, mut server) = dialogue();
+    client.confirm(own_end(1, Path::R)).unwrap();
+    give(&mut server, &client.poll_transmit().unwrap());
+    server.decline(Diagnosis::QUEUE_PAIR).unwrap();
+    client.decline(Diagnosis::QUEUE_PAIR).unwrap();
+    assert_eq!(
+        (version_of(sent(&mut client)), version_of(sent(&mut server))),
+        (Version::V1, Version::V2)
+    );
+
+    let (mut client, mut server) = dialogue();
+    client.confirm(own_end(1, Path::R)).unwrap();
+    let Message::Confirm(Reply::RV1 { end, .. }) = sent(&mut client) else {
+        panic!()
+    };
+    let other = Confirm::RV2 {
+        end,
+        eid: eid("COMMON"),
+        first_contact: None,
+    };
+    give(&mut server, &other.encode());
+    assert_eq!(version_of(sent(&mut server)), Version::V2);
+}
+
 /// Only a link group that was to be used again can be out of sync.
 #[test]
 fn synchronization_error() {

@@ -69,17 +69,17 @@ pub struct Confirmed {
     pub gids: Vec<Gid>,
 }
 
-/// What a server waits for.
+/// What a server waits for. The version is that of the Proposal, in which a Decline has to answer.
 #[derive(Debug)]
 enum State {
     /// The client's Proposal.
     Proposal,
-    /// The caller's `accept` or `decline`, in answer to a message of this version.
+    /// The caller's `accept` or `decline` of this choice.
     Caller(Version, Choice),
-    /// The client's Confirm of this.
-    Confirm(Accept, Choice),
+    /// The client's Confirm of this Accept.
+    Confirm(Version, Accept, Choice),
     /// SMC-R: the caller's word about the new link, or a late Decline of the client.
-    Link(Agreed),
+    Link(Version, Agreed),
     /// Nothing.
     Done,
 }
@@ -150,7 +150,7 @@ impl ServerHandshake {
                 reason,
             })
         };
-        let State::Caller(_, choice) = self.state else {
+        let State::Caller(version, choice) = self.state else {
             return misuse("there is nothing to accept");
         };
         let Some(accept) = self.acceptance(&choice, own, first_contact) else {
@@ -159,7 +159,7 @@ impl ServerHandshake {
         self.exchange.send(&Message::Accept(accept.clone()));
         self.exchange
             .wait_for(Kind::Confirm, Some(now + CLC_TIMEOUT));
-        self.state = State::Confirm(accept, choice);
+        self.state = State::Confirm(version, accept, choice);
         Ok(())
     }
 
@@ -169,8 +169,7 @@ impl ServerHandshake {
     /// Nothing was proposed, the client has the word, or everything is done.
     pub fn decline(&mut self, diagnosis: Diagnosis) -> Result<(), ApiMisuse> {
         let version = match &self.state {
-            State::Caller(version, _) => *version,
-            State::Link(agreed) => agreed.version,
+            State::Caller(version, _) | State::Link(version, _) => *version,
             State::Proposal | State::Confirm(..) | State::Done => {
                 return Err(ApiMisuse {
                     call: "decline",
@@ -187,7 +186,7 @@ impl ServerHandshake {
     /// # Errors
     /// There is no link that would come up.
     pub fn linked(&mut self) -> Result<(), ApiMisuse> {
-        let State::Link(agreed) = self.state else {
+        let State::Link(_, agreed) = self.state else {
             return Err(ApiMisuse {
                 call: "linked",
                 reason: "no link is coming up",
@@ -216,8 +215,11 @@ impl ServerHandshake {
     fn handle_message(&mut self, message: Message) {
         self.state = match (mem::replace(&mut self.state, State::Done), message) {
             (State::Proposal, Message::Proposal(proposal)) => self.handle_proposal(&proposal),
-            (State::Confirm(accept, choice), Message::Confirm(confirm)) => {
-                self.handle_confirm(&accept, &choice, &confirm)
+            (State::Confirm(version, accept, choice), Message::Confirm(confirm)) => {
+                match check_confirm(&accept, &choice, &confirm) {
+                    Ok(agreed) => self.handle_confirm(version, agreed, &confirm),
+                    Err(PeerIncompatible { diagnosis }) => self.send_decline(version, diagnosis),
+                }
             }
             (state, Message::Decline(decline)) => self.handle_decline(&state, &decline),
             // The exchange lets only those pass that are due.
@@ -256,13 +258,7 @@ impl ServerHandshake {
         }
     }
 
-    fn handle_confirm(&mut self, accept: &Accept, choice: &Choice, confirm: &Confirm) -> State {
-        let agreed = match check_confirm(accept, choice, confirm) {
-            Ok(agreed) => agreed,
-            Err(PeerIncompatible { diagnosis }) => {
-                return self.send_decline(accept.version(), diagnosis);
-            }
-        };
+    fn handle_confirm(&mut self, version: Version, agreed: Agreed, confirm: &Confirm) -> State {
         let (contact, gids) = contact(confirm);
         let peer = PeerEnd::of(confirm);
         self.exchange.report(ServerEvent::Confirmed(Confirmed {
@@ -275,14 +271,14 @@ impl ServerHandshake {
             Path::D => self.end(Outcome::Established(agreed)),
             Path::R => {
                 self.exchange.wait_for(Kind::Decline, None);
-                State::Link(agreed)
+                State::Link(version, agreed)
             }
         }
     }
 
     /// A client is out of sync only with a link group that is to be used again.
     fn handle_decline(&mut self, state: &State, decline: &Decline) -> State {
-        let reuse = matches!(state, State::Confirm(accept, _) if !accept.is_first_contact());
+        let reuse = matches!(state, State::Confirm(_, accept, _) if !accept.is_first_contact());
         self.end(Outcome::Declined(Declined {
             by: Side::Peer,
             diagnosis: decline.diagnosis,
