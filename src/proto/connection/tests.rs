@@ -308,11 +308,13 @@ fn a_blocked_peer_is_told_of_an_empty_ring_even_if_it_blocked_later() {
     a.produced(100);
     publish(&mut a, &mut b);
     b.consumed(100);
+    assert_eq!(b.released(), 100);
     assert!(!b.update_due());
     a.set_write_blocked(true);
     assert!(publish(&mut a, &mut b).flags);
     assert!(b.peer_write_blocked() && b.update_due());
     assert_eq!(publish(&mut b, &mut a).freed, 100);
+    assert_eq!(b.released(), 0);
     assert!(!b.update_due());
 }
 
