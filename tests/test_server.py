@@ -18,7 +18,7 @@ import pytest
 
 import smcfast
 from smcfast import SmcConfig, SmcServer
-from support.addresses import listening, port_of
+from support.addresses import listening
 from support.loops import run_on
 from support.process import abstract_names
 
@@ -473,4 +473,3 @@ def test_wait_closed_is_that_of_this_interpreter() -> None:
 
     assert (sys.version_info >= (3, 12)) == WAIT_CLOSED_WAITS
     assert issubclass(SmcServer, asyncio.AbstractServer)
-    assert port_of  # the import is used by type checkers only where sockets are TransportSockets

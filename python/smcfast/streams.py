@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from smcfast import _native
 
@@ -96,9 +96,9 @@ class _Lifetime(asyncio.StreamReaderProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._owner is not None:
-            assert isinstance(transport, asyncio.Transport)
-            self._own_transport = transport
-            self._owner._attach(transport)
+            # uvloop's transports are no subclasses of asyncio's.
+            self._own_transport = cast("asyncio.Transport", transport)
+            self._owner._attach(self._own_transport)
             # StreamWriter.start_tls knows a server's end by this callback; it was called by the server itself.
             self._client_connected_cb = _called_already
 
