@@ -146,6 +146,7 @@ class SmcServer(asyncio.AbstractServer):
         self._welcome = _Welcome(self, loop, client_connected_cb, config, limit, tls)
         # Weak, so that a transport that its user has abandoned is still noticed as such.
         self._clients: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        self._held_clients: set[asyncio.BaseTransport] = set()
         self._waiters: list[asyncio.Future[None]] | None = []
         self._serving = False
         self._forever: asyncio.Future[None] | None = None
@@ -213,13 +214,13 @@ class SmcServer(asyncio.AbstractServer):
     def close_clients(self) -> None:
         """Close every connection: what was written is still sent."""
         self._welcome.cancel()
-        for transport in list(self._clients):
+        for transport in [*self._clients, *self._held_clients]:
             transport.close()
 
     def abort_clients(self) -> None:
         """Close every connection at once, without sending what is still in its buffers."""
         self._welcome.cancel()
-        for transport in list(self._clients):
+        for transport in [*self._clients, *self._held_clients]:
             transport.abort()  # type: ignore[attr-defined]
 
     async def wait_closed(self) -> None:
@@ -239,15 +240,22 @@ class SmcServer(asyncio.AbstractServer):
 
     def _attach(self, transport: asyncio.BaseTransport) -> None:
         """A connection's transport is open."""
-        self._clients.add(transport)
+        try:
+            self._clients.add(transport)
+        except TypeError:  # uvloop's TLS transports take no weak references.
+            self._held_clients.add(transport)
 
     def _detach(self, transport: asyncio.BaseTransport) -> None:
         """A connection's transport has lost its connection."""
-        self._clients.discard(transport)
+        if transport in self._held_clients:
+            self._held_clients.discard(transport)
+        else:
+            self._clients.discard(transport)
         self._wake_if_idle()
 
     def _wake_if_idle(self) -> None:
-        if self._sockets is not None or self._clients or self._welcome.pending or self._waiters is None:
+        busy = self._clients or self._held_clients or self._welcome.pending
+        if self._sockets is not None or busy or self._waiters is None:
             return
         waiters, self._waiters = self._waiters, None
         for waiter in waiters:
