@@ -130,4 +130,15 @@ mod tests {
         );
         assert_eq!(say(Fault::Illegal("is odd")), "CLC Accept: length: is odd");
     }
+
+    #[test]
+    fn an_error_tells_its_parts() {
+        let fault = Fault::Illegal("is odd");
+        let error = InvalidMessage::new("CLC Accept", "length", fault);
+        assert_eq!(
+            (error.message(), error.field(), error.fault()),
+            ("CLC Accept", "length", fault)
+        );
+        assert_eq!(error.diagnosis(), Diagnosis::INTERNAL_ERROR);
+    }
 }
