@@ -248,14 +248,13 @@ mod tests {
         ]) {
             for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 5), (15, 16), (31, 33), (63, 1)] {
                 let mut target = vec![0xa5u8; 1700];
-                // SAFETY: from + len <= 1563 < 2048 and 8 + to + len <= 1541 < 1700; two separate vectors.
-                unsafe {
-                    copy(
-                        target.as_mut_ptr().add(8 + to),
-                        source.as_ptr().add(from),
-                        len,
-                    )
-                };
+                let (start, end) = (8 + to, 8 + to + len);
+                let (into, out) = (
+                    target[start..end].as_mut_ptr(),
+                    source[from..from + len].as_ptr(),
+                );
+                // SAFETY: both ranges of `len` bytes were checked by the slices; they are of two separate vectors.
+                unsafe { copy(into, out, len) };
                 assert_eq!(
                     &target[8 + to..8 + to + len],
                     &source[from..from + len],

@@ -53,7 +53,7 @@ impl Dance {
     }
 
     /// All bytes that the client has for the server.
-    fn to_server(&mut self) {
+    fn give_server(&mut self) {
         while let Some(bytes) = self.client.poll_transmit() {
             feed(
                 &bytes,
@@ -64,7 +64,7 @@ impl Dance {
         }
     }
 
-    fn to_client(&mut self) {
+    fn give_client(&mut self) {
         while let Some(bytes) = self.server.poll_transmit() {
             feed(
                 &bytes,
@@ -86,10 +86,10 @@ impl Dance {
     fn whole(mut self) -> (Endpoint, Endpoint, bool) {
         self.hello();
         self.go();
-        self.to_server();
-        self.to_client();
+        self.give_server();
+        self.give_client();
         self.memory();
-        self.to_server();
+        self.give_server();
         assert_eq!(
             (self.client.ended(), self.server.ended()),
             (Some(&Ended::Established), Some(&Ended::Established))
@@ -186,8 +186,8 @@ fn a_client_with_bad_memory_is_declined() {
         .server
         .handle_go(&frame, bell_twice, None, NOW)
         .expect("the same build");
-    dance.to_server();
-    dance.to_client();
+    dance.give_server();
+    dance.give_client();
     let (diagnosis, text) = declined(dance.server.ended());
     assert_eq!(
         (diagnosis, text),
@@ -210,7 +210,7 @@ fn missing_descriptors_are_declined() {
         .server
         .handle_go(&frame, one, None, NOW)
         .expect("the same build");
-    dance.to_server();
+    dance.give_server();
     let (_, text) = declined(dance.server.ended());
     assert_eq!(text, "rendezvous frame: file descriptors: 1, expected 2");
 }
@@ -223,8 +223,8 @@ fn a_server_with_a_wrong_memory_frame_is_declined() {
         let mut dance = Dance::new(&a, &b);
         dance.hello();
         dance.go();
-        dance.to_server();
-        dance.to_client();
+        dance.give_server();
+        dance.give_client();
         let (mut frame, fds) = dance.server.memory().expect("due");
         let fds = dup(&fds);
         frame[offset] ^= 1;
@@ -234,7 +234,7 @@ fn a_server_with_a_wrong_memory_frame_is_declined() {
                 || declined(dance.client.ended()).1.contains("not those"),
             "offset {offset}"
         );
-        dance.to_server();
+        dance.give_server();
         assert_eq!(declined(dance.server.ended()).0, Diagnosis::INTERNAL_ERROR);
         assert!(dance.client.finish().is_none() && dance.server.finish().is_none());
     }
@@ -246,8 +246,8 @@ fn a_memory_without_our_header_is_declined() {
     let mut dance = Dance::new(&a, &b);
     dance.hello();
     dance.go();
-    dance.to_server();
-    dance.to_client();
+    dance.give_server();
+    dance.give_client();
     let (frame, fds) = dance.server.memory().expect("due");
     let mut fds = dup(&fds);
     fds[0] = OwnMemory::new(OPTIONS).expect("memory").fd;
@@ -264,8 +264,8 @@ fn a_confirm_of_another_token_fails() {
     let mut dance = Dance::new(&a, &b);
     dance.hello();
     dance.go();
-    dance.to_server();
-    dance.to_client();
+    dance.give_server();
+    dance.give_client();
     dance.memory();
     let mut confirm = dance.client.poll_transmit().expect("a Confirm");
     confirm[16] ^= 1;
@@ -285,15 +285,15 @@ fn a_confirm_of_another_token_fails() {
 fn a_proposal_before_the_go_waits_for_it() {
     let (a, b) = engines();
     let mut dance = Dance::new(&a, &b);
-    dance.to_server();
+    dance.give_server();
     assert!(dance.server.wants_go());
     assert_eq!(dance.server.proposed_engine(), Some(a.id()));
     assert!(dance.server.poll_transmit().is_none(), "not answered yet");
     dance.hello();
     dance.go();
-    dance.to_client();
+    dance.give_client();
     dance.memory();
-    dance.to_server();
+    dance.give_server();
     assert_eq!(dance.server.ended(), Some(&Ended::Established));
 }
 
@@ -301,9 +301,9 @@ fn a_proposal_before_the_go_waits_for_it() {
 fn a_proposal_without_a_rendezvous_is_declined() {
     let (a, b) = engines();
     let mut dance = Dance::new(&a, &b);
-    dance.to_server();
+    dance.give_server();
     dance.server.decline(Diagnosis::NO_SMC_D_V2_DEVICE, NOW);
-    dance.to_client();
+    dance.give_client();
     assert_eq!(
         declined(dance.client.ended()).0,
         Diagnosis::NO_SMC_D_V2_DEVICE
@@ -345,7 +345,7 @@ fn another_engine_than_the_proposed_one_is_declined() {
         .server
         .handle_go(&frame, fds, None, NOW)
         .expect("the same build");
-    dance.to_server();
+    dance.give_server();
     assert_eq!(
         declined(dance.server.ended()).1,
         "rendezvous Go: engine id: not the GID of the CLC Proposal"
