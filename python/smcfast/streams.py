@@ -163,7 +163,7 @@ class SmcStreamWriter(asyncio.StreamWriter):
         return f"<{type(self).__name__} path={info.path}{reason} transport={self._transport!r}>"  # type: ignore[attr-defined]
 
 
-class _RingWriter(SmcStreamWriter):
+class RingStreamWriter(SmcStreamWriter):
     """A writer on the ring: drain() does not take a turn of the event loop unless it must wait."""
 
     def __init__(self, endpoint: _core.Endpoint, *args: Any) -> None:
@@ -188,7 +188,7 @@ def ring_streams(
     reader = SmcStreamReader(endpoint, limit=limit, loop=loop)
     protocol = _RingProtocol(reader, loop, server)
     transport = RingTransport(loop, engine(loop), sock, endpoint, protocol, {"smc": info})
-    return reader, _RingWriter(endpoint, transport, protocol, reader, loop, info)
+    return reader, RingStreamWriter(endpoint, transport, protocol, reader, loop, info)
 
 
 async def tcp_streams(

@@ -1,0 +1,131 @@
+"""Reads and drains cancelled at every point where they can wait: no byte is lost, none comes twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+import smcfast
+from support.streams import End, connected, pattern
+
+RING = 16 * 1024
+TOTAL = 1_500_000
+
+
+async def send(end: End, data: bytes, rng: random.Random) -> None:
+    """Write in random pieces; drains are cancelled at random too."""
+    place = 0
+    while place < len(data):
+        size = rng.choice([1, 10, 1000, RING // 2, RING, 3 * RING])
+        end.writer.write(data[place : place + size])
+        place += size
+        if rng.random() < 0.5:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await cancelled_after(rng, end.writer.drain())
+        else:
+            await end.writer.drain()
+    end.writer.write_eof()
+
+
+async def cancelled_after(rng: random.Random, awaitable: object) -> bytes | None:
+    """The result, or TimeoutError if it was cancelled first: after some turns of the loop, or while it sleeps."""
+    task = asyncio.ensure_future(awaitable)  # type: ignore[arg-type]
+    for _ in range(rng.choice([0, 1, 2, 5, 50])):
+        await asyncio.sleep(0)
+    if rng.random() < 0.2:
+        await asyncio.sleep(0.0005)  # long enough that polling has given up and the read sleeps; not a synchronisation
+    task.cancel()
+    try:
+        return await task  # type: ignore[no-any-return]
+    except asyncio.CancelledError:
+        raise TimeoutError from None
+
+
+async def receive(end: End, rng: random.Random) -> bytes:
+    """Read by all methods, most of them cancelled now and then."""
+    got = bytearray()
+    while not end.reader.at_eof():
+        size = rng.choice([1, 100, RING // 2, RING, RING + 1, 4 * RING])
+        method = rng.choice(["read", "readexactly", "readuntil", "read_all"])
+        awaitable: object
+        if method == "read":
+            awaitable = end.reader.read(size)
+        elif method == "readexactly":
+            awaitable = end.reader.readexactly(size)
+        elif method == "readuntil":
+            awaitable = end.reader.readuntil(b"\x00\x07")
+        elif rng.random() < 0.01:
+            awaitable = end.reader.read()
+        else:
+            continue
+        try:
+            data = await cancelled_after(rng, awaitable)
+        except asyncio.TimeoutError:
+            continue
+        except asyncio.IncompleteReadError as error:
+            data = error.partial
+        except asyncio.LimitOverrunError as error:
+            data = await end.reader.readexactly(error.consumed)
+        got += data or b""
+    return bytes(got)
+
+
+@pytest.mark.parametrize("spin_us", [0, 50])
+async def test_no_byte_is_lost_or_doubled_by_cancelling(spin_us: int, rng: random.Random) -> None:
+    data = pattern(TOTAL)
+    config = smcfast.SmcConfig(rmb_size=RING, spin_us=spin_us)
+    async with connected(config=config) as (client, server):
+        sending = asyncio.create_task(send(client, data, rng))
+        got = await receive(server, rng)
+        await sending
+        assert got == data
+
+
+async def test_a_cancelled_readexactly_puts_back_what_it_has() -> None:
+    async with connected(config=smcfast.SmcConfig(rmb_size=RING)) as (client, server):
+        data = pattern(5 * RING)
+        client.writer.write(data[: 3 * RING])
+        reading = asyncio.ensure_future(server.reader.readexactly(5 * RING))
+        while client.writer.transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        client.writer.write(data[3 * RING :])
+        assert await server.reader.readexactly(5 * RING) == data
+
+
+async def test_a_read_that_was_resolved_and_then_cancelled_takes_nothing() -> None:
+    """The wake-up resolves the waiter with nothing: the bytes stay in the ring until the step that returns them."""
+    async with connected(config=smcfast.SmcConfig(spin_us=0)) as (client, server):
+        reading = asyncio.ensure_future(server.reader.read(10))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        client.writer.write(b"kept")
+        while not reading._fut_waiter.done():  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await server.reader.read(10) == b"kept"
+
+
+async def test_after_a_cancelled_read_another_may_wait() -> None:
+    async with connected() as (client, server):
+        for _ in range(3):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(server.reader.read(1), 0.001)
+        client.writer.write(b"x")
+        assert await server.reader.read(1) == b"x"
+
+
+async def test_a_read_that_is_dropped_without_an_end_gives_its_place_back() -> None:
+    async with connected(config=smcfast.SmcConfig(spin_us=0)) as (client, server):
+        reading = server.reader.read(1)
+        assert reading.send(None) is not None  # type: ignore[attr-defined]
+        del reading
+        client.writer.write(b"x")
+        assert await server.reader.read(1) == b"x"

@@ -1,0 +1,142 @@
+"""The transport with other protocols than the streams' own: it hands the bytes over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from support.streams import End, connected, pattern
+
+
+class Collector(asyncio.Protocol):
+    """Collects what it is handed."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.ended = asyncio.get_running_loop().create_future()
+        self.lost = asyncio.get_running_loop().create_future()
+        self.paused = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def eof_received(self) -> bool:
+        self.ended.set_result(None)
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(exc)
+
+    def pause_writing(self) -> None:
+        self.paused += 1
+
+    def resume_writing(self) -> None:
+        self.paused -= 1
+
+
+class Buffered(Collector, asyncio.BufferedProtocol):
+    """The same through a buffer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._space = bytearray(1000)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data += self._space[:nbytes]
+
+
+def transport_of(end: End) -> asyncio.Transport:
+    transport = end.writer.transport
+    assert isinstance(transport, asyncio.Transport)
+    return transport
+
+
+async def until(condition: object) -> None:
+    while not condition():  # type: ignore[operator]
+        await asyncio.sleep(0)
+
+
+async def receives(protocol: Collector) -> None:
+    data = pattern(3_000_000)
+    async with connected() as (client, server):
+        client.writer.write(data[:10])
+        transport_of(server).set_protocol(protocol)
+        assert transport_of(server).get_protocol() is protocol
+        client.writer.write(data[10:])
+        client.writer.write_eof()
+        await protocol.ended
+        assert protocol.data == data
+        transport_of(server).write(b"reply")
+        assert await client.reader.readexactly(5) == b"reply"
+        transport_of(server).close()
+        assert await protocol.lost is None
+
+
+async def test_a_protocol_is_handed_all_data_and_the_end() -> None:
+    await receives(Collector())
+
+
+async def test_a_buffered_protocol_too() -> None:
+    await receives(Buffered())
+
+
+async def test_reading_pauses_and_resumes() -> None:
+    async with connected() as (client, server):
+        transport, protocol = transport_of(server), Collector()
+        transport.set_protocol(protocol)
+        assert transport.is_reading()
+        transport.pause_reading()
+        transport.pause_reading()
+        assert not transport.is_reading()
+        client.writer.write(b"held back")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert protocol.data == b""
+        transport.resume_reading()
+        await until(lambda: protocol.data == b"held back")
+        transport.close()
+        await protocol.lost
+
+
+async def test_writing_pauses_and_resumes_the_protocol() -> None:
+    async with connected() as (client, server):
+        transport, protocol = transport_of(client), Collector()
+        transport.set_protocol(protocol)
+        size = 1024 * 1024 + 65 * 1024
+        transport.write(bytes(size))
+        assert protocol.paused == 1
+        assert await server.reader.readexactly(size) == bytes(size)
+        await until(lambda: protocol.paused == 0)
+        transport.close()
+        assert await protocol.lost is None
+
+
+async def test_a_protocol_that_raises_loses_its_connection() -> None:
+    class Broken(Collector):
+        def data_received(self, data: bytes) -> None:
+            raise ZeroDivisionError
+
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
+    async with connected() as (client, server):
+        protocol = Broken()
+        transport_of(server).set_protocol(protocol)
+        client.writer.write(b"x")
+        assert isinstance(await protocol.lost, ZeroDivisionError)
+        assert isinstance(reports[0]["exception"], ZeroDivisionError)
+
+
+async def test_an_end_without_interest_closes() -> None:
+    class Uninterested(Collector):
+        def eof_received(self) -> bool:
+            return False
+
+    async with connected() as (client, server):
+        protocol = Uninterested()
+        transport_of(server).set_protocol(protocol)
+        client.writer.write_eof()
+        assert await protocol.lost is None
+        assert await client.reader.read() == b""
