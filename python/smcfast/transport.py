@@ -280,6 +280,7 @@ class RingTransport(asyncio.Transport):
             return
         self._lost_writes += 1
         self._closing = True
+        self._endpoint.set_on_progress(None)
         if exc is None or self._endpoint.write_fault() is None:
             self._endpoint.abort()
         self._watch()

@@ -54,6 +54,9 @@ impl Drain {
     }
 
     fn step(&mut self, py: Python<'_>) -> PyResult<Step> {
+        if self.stage == Stage::Done {
+            return Err(awaitable::already_done());
+        }
         if self.stage == Stage::Start {
             let closing = self.endpoint.get().ours(py)?.end.is_closed();
             // As asyncio's drain: a closed transport gets its turn first, to tell of its loss.
@@ -79,7 +82,7 @@ impl Drain {
                         return Ok(Step::Wait(future.unbind()));
                     }
                 }
-                Stage::Done => return Err(awaitable::already_done()),
+                Stage::Done => unreachable!("checked before the loop"),
             }
         }
     }
@@ -113,6 +116,18 @@ impl Drain {
 impl Drain {
     fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
+    }
+
+    /// For the names of tasks.
+    #[getter]
+    fn __name__(&self) -> &'static str {
+        "drain"
+    }
+
+    /// For the names of tasks.
+    #[getter]
+    fn __qualname__(&self) -> &'static str {
+        "drain"
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

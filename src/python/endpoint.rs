@@ -1,4 +1,6 @@
-//! One end of a connection for Python: reads and writes that never wait, and the waiters of those that must.
+//! One end of a connection for Python: reads and writes that never wait. Those that must are in [`waiting`].
+
+mod waiting;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +8,6 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyByteArray, PyBytes};
@@ -19,6 +20,7 @@ use super::read::Read;
 use crate::driver;
 use crate::driver::endpoint::{Fault, Incoming};
 use crate::mem::{Source, Target};
+use waiting::Waiters;
 
 /// Copies of so many bytes and more are made without the interpreter's lock.
 const DETACH_MIN: usize = 64 << 10;
@@ -63,27 +65,6 @@ pub(super) struct Inner {
     low_water: usize,
     /// Whether the backlog went over the high-water mark and is not yet back at the low one.
     pub(super) paused: bool,
-}
-
-#[derive(Default)]
-struct Waiters {
-    /// The future of the read that sleeps.
-    read: Option<Py<PyAny>>,
-    /// A read is spinning, polling or asleep.
-    reading: bool,
-    need: u32,
-    drains: Vec<Py<PyAny>>,
-    /// Drains that poll; they look after the backlog themselves.
-    polling_drains: u32,
-    /// Called when there is something to read, until it is taken away.
-    on_readable: Option<Py<PyAny>>,
-    /// Called when the backlog has become smaller, or a fault has come.
-    on_progress: Option<Py<PyAny>>,
-    /// Where a cancelled readexactly puts back what it has collected.
-    side: Option<Py<PyByteArray>>,
-    /// In the engine's list.
-    listed: bool,
-    flush_planned: bool,
 }
 
 /// So many reads and drains may finish at once before the loop gets its turn: a reader that never suspends starves it.
@@ -176,17 +157,16 @@ impl Endpoint {
         Ok(inner.end.write_fault().map(|fault| from_fault(py, fault)))
     }
 
-    /// Sets the marks between which writing is paused, in bytes.
-    fn set_write_limits(&self, py: Python<'_>, high: usize, low: usize) -> PyResult<()> {
+    /// Sets the marks between which writing is paused, in bytes. Who waits and would not with the new ones goes on.
+    fn set_write_limits(slf: &Bound<'_, Self>, high: usize, low: usize) -> PyResult<()> {
         if low > high {
-            return Err(PyValueError::new_err(format!(
-                "high ({high}) must be at least low ({low})"
-            )));
+            let text = format!("high ({high}) must be at least low ({low})");
+            return Err(PyValueError::new_err(text));
         }
-        let mut inner = self.ours(py)?;
+        let mut inner = slf.get().ours(slf.py())?;
         (inner.high_water, inner.low_water) = (high, low);
-        inner.note_backlog();
-        Ok(())
+        drop(inner);
+        Self::wake(&slf.clone().unbind(), slf.py())
     }
 
     /// Whether the backlog went over the high-water mark and is not yet back at the low one.
@@ -429,236 +409,73 @@ impl Endpoint {
 
     #[inline]
     fn write_bytes(&self, py: Python<'_>, bytes: Source<'_>) -> PyResult<usize> {
-        drop(self.ours(py)?);
+        let mut inner = self.ours(py)?;
         let written = if bytes.len() < DETACH_MIN {
-            self.inner(py).write(bytes)
+            inner.write(bytes)
         } else {
+            drop(inner);
             py.detach(|| {
-                self.inner
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .write(bytes)
+                let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+                inner.write(bytes)
             })
         };
         written.map_err(|fault| from_fault(py, fault))
     }
 
+    /// What a read of `n` bytes comes to at once, all under one lock: the path of a busy stream.
+    #[inline]
+    pub(super) fn read_now(&self, py: Python<'_>, n: usize, exact: bool) -> PyResult<Now> {
+        let mut inner = self.ours(py)?;
+        if inner.must_yield() {
+            return Ok(Now::Yield);
+        }
+        let enough = if exact {
+            u32::try_from(n).unwrap_or(u32::MAX)
+        } else {
+            1
+        };
+        let n = match inner.end.incoming(enough) {
+            Incoming::Bytes(there) if !exact => n.min(there as usize),
+            Incoming::Bytes(there) if there as usize >= n => n,
+            _ => return Ok(Now::Look),
+        };
+        if n >= DETACH_MIN {
+            return Ok(Now::Look);
+        }
+        let mut bytes = NewBytes::new(py, n)?;
+        inner.end.read(bytes.target(0, n));
+        Ok(Now::Bytes(bytes.finish()))
+    }
+
     /// Whether this fast completion must let the loop have its turn first.
     #[inline]
     pub(super) fn must_yield(&self, py: Python<'_>) -> bool {
-        let mut inner = self.inner(py);
-        inner.fast += 1;
-        if inner.fast < FAST_MAX {
-            return false;
-        }
-        inner.fast = 0;
-        true
-    }
-
-    /// The place of the one read that may wait.
-    ///
-    /// # Errors
-    /// RuntimeError in asyncio's words if it is taken.
-    pub(super) fn begin_read(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let mut inner = self.ours(py)?;
-        if inner.waiters.reading {
-            let text = format!(
-                "{name}() called while another coroutine is already waiting for incoming data"
-            );
-            return Err(PyRuntimeError::new_err(text));
-        }
-        inner.waiters.reading = true;
-        drop(inner);
-        self.engine
-            .get()
-            .waits
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The read waits no more, however it ended.
-    pub(super) fn end_read(&self, py: Python<'_>) {
-        let mut inner = self.inner(py);
-        if !inner.waiters.reading {
-            return;
-        }
-        inner.waiters.reading = false;
-        if inner.end.is_ours() && inner.waiters.on_readable.is_none() {
-            inner.end.disarm_read();
-        }
-        let future = inner.waiters.read.take();
-        drop(inner);
-        drop(future);
-        self.engine
-            .get()
-            .waits
-            .fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    /// Puts the read to sleep until `need` bytes are there: the future to wait for, or None if they are there already.
-    pub(super) fn sleep_for_bytes<'py>(
-        slf: &Bound<'py, Self>,
-        need: u32,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (this, py) = (slf.get(), slf.py());
-        let future = this.engine.get().create_future(py)?;
-        let mut inner = this.ours(py)?;
-        let need = need.min(inner.end.read_need_max());
-        if !inner.end.arm_read(need) {
-            return Ok(None);
-        }
-        inner.fast = 0;
-        inner.waiters.need = need;
-        let old = inner.waiters.read.replace(future.clone().unbind());
-        let list = !std::mem::replace(&mut inner.waiters.listed, true);
-        drop(inner);
-        drop(old);
-        if list {
-            this.engine.get().wait(py, this.group, slf.clone().unbind());
-        }
-        Ok(Some(future))
-    }
-
-    /// Puts what a cancelled read has collected in front of the stream.
-    pub(super) fn put_back(&self, py: Python<'_>, bytes: Bound<'_, PyBytes>) -> PyResult<()> {
-        let side = self
-            .inner(py)
-            .waiters
-            .side
-            .as_ref()
-            .map(|side| side.clone_ref(py));
-        match side {
-            Some(side) => side
-                .bind(py)
-                .call_method1(intern!(py, "extend"), (bytes,))
-                .map(drop),
-            None => Err(PyRuntimeError::new_err(
-                "no buffer to put back what a cancelled read has collected",
-            )),
-        }
-    }
-
-    /// A drain begins or ends to poll; meanwhile it looks after the backlog.
-    pub(super) fn poll_drain(&self, py: Python<'_>, polls: bool) {
-        let polling = &mut self.inner(py).waiters.polling_drains;
-        *polling = if polls {
-            *polling + 1
-        } else {
-            polling.saturating_sub(1)
-        };
-    }
-
-    /// Puts a drain to sleep: the future to wait for, or None if the backlog is small enough by now.
-    pub(super) fn sleep_for_room<'py>(
-        slf: &Bound<'py, Self>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (this, py) = (slf.get(), slf.py());
-        let future = this.engine.get().create_future(py)?;
-        {
-            let mut inner = this.ours(py)?;
-            inner.arm_write();
-            if !inner.paused || inner.end.write_fault().is_some() {
-                return Ok(None);
-            }
-            inner.fast = 0;
-            inner.waiters.drains.push(future.clone().unbind());
-        }
-        this.list(slf);
-        Ok(Some(future))
-    }
-
-    /// A drain waits no more.
-    pub(super) fn forget_drain(&self, py: Python<'_>, future: &Bound<'_, PyAny>) {
-        let mut inner = self.inner(py);
-        let place = inner
-            .waiters
-            .drains
-            .iter()
-            .position(|waiter| waiter.is(future));
-        let old = place.map(|place| inner.waiters.drains.swap_remove(place));
-        drop(inner);
-        drop(old);
-    }
-
-    fn list(&self, slf: &Bound<'_, Self>) {
-        let listed = std::mem::replace(&mut self.inner(slf.py()).waiters.listed, true);
-        if !listed {
-            self.engine
-                .get()
-                .wait(slf.py(), self.group, slf.clone().unbind());
-        }
-    }
-
-    /// Has the loop look after the backlog in its next round, unless somebody does already.
-    fn plan_flush(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let (this, py) = (slf.get(), slf.py());
-        {
-            let waiters = &mut this.ours(py)?.waiters;
-            if waiters.flush_planned
-                || waiters.polling_drains > 0
-                || waiters.listed && waiters.read.is_none()
-            {
-                return Ok(());
-            }
-            waiters.flush_planned = true;
-        }
-        this.engine
-            .get()
-            .call_soon(py, slf.getattr(intern!(py, "_flush"))?)
-    }
-
-    /// Has the loop look after the backlog if there is one.
-    pub(super) fn keep_flushing(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let waiting = slf.get().ours(slf.py())?.end.backlog();
-        if waiting > 0 {
-            Self::plan_flush(slf)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The bell was rung, or something here has changed: resolves who has what it waits for, arms again for the rest.
-    pub(super) fn wake(slf: &Py<Self>, py: Python<'_>) -> PyResult<()> {
-        let (this, bound) = (slf.get(), slf.bind(py));
-        let Ok(mut inner) = this.ours(py) else {
-            return Ok(());
-        };
-        inner.waiters.listed = false;
-        inner.end.woken();
-        let Woken {
-            reader,
-            drains,
-            on_readable,
-            on_progress,
-            again,
-        } = inner.look(py);
-        drop(inner);
-        if again {
-            this.list(bound);
-        }
-        for future in reader.into_iter().chain(drains) {
-            let future = future.into_bound(py);
-            if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
-                future.call_method1(intern!(py, "set_result"), (py.None(),))?;
-            }
-        }
-        for callback in [on_readable, on_progress].into_iter().flatten() {
-            callback.call0(py)?;
-        }
-        Ok(())
+        self.inner(py).must_yield()
     }
 }
 
-/// Who is to be resolved or called, and whether somebody still waits.
-struct Woken {
-    reader: Option<Py<PyAny>>,
-    drains: Vec<Py<PyAny>>,
-    on_readable: Option<Py<PyAny>>,
-    on_progress: Option<Py<PyAny>>,
-    again: bool,
+/// What a read comes to at once.
+pub(super) enum Now {
+    /// The loop must have its turn first.
+    Yield,
+    /// These.
+    Bytes(Py<PyBytes>),
+    /// Something else than a few bytes that are there.
+    Look,
 }
 
 impl Inner {
+    /// Counts a fast completion; true for every so many: then the loop must have its turn first.
+    #[inline]
+    fn must_yield(&mut self) -> bool {
+        self.fast += 1;
+        let due = self.fast >= FAST_MAX;
+        if due {
+            self.fast = 0;
+        }
+        due
+    }
+
     #[inline]
     fn try_read(&mut self, target: Target<'_>) -> bool {
         let there = self.end.readable() as usize >= target.len();
@@ -684,58 +501,6 @@ impl Inner {
             self.paused = true;
         } else if backlog <= self.low_water {
             self.paused = false;
-        }
-    }
-
-    /// Moves the backlog on, and arms for the rest. True if armed.
-    fn arm_write(&mut self) -> bool {
-        // Each round that does not arm has moved at least one byte, or has found the end.
-        let mut armed = false;
-        while !armed && self.end.backlog() > 0 && self.end.write_fault().is_none() {
-            armed = self.end.arm_write();
-        }
-        self.note_backlog();
-        armed
-    }
-
-    fn look(&mut self, py: Python<'_>) -> Woken {
-        let (mut reader, mut on_readable, mut again) = (None, None, false);
-        if self.waiters.read.is_some() {
-            if self.end.arm_read(self.waiters.need) {
-                again = true
-            } else {
-                reader = self.waiters.read.take()
-            }
-        } else if let Some(callback) = &self.waiters.on_readable {
-            if self.end.arm_read(1) {
-                again = true
-            } else {
-                on_readable = Some(callback.clone_ref(py))
-            }
-        }
-        let before = self.end.backlog();
-        again |= self.arm_write();
-        let progress = self.end.backlog() < before || self.end.write_fault().is_some();
-        let on_progress = if progress {
-            self.waiters
-                .on_progress
-                .as_ref()
-                .map(|callback| callback.clone_ref(py))
-        } else {
-            None
-        };
-        let resolve = !self.paused || self.end.write_fault().is_some();
-        let drains = if resolve {
-            std::mem::take(&mut self.waiters.drains)
-        } else {
-            Vec::new()
-        };
-        Woken {
-            reader,
-            drains,
-            on_readable,
-            on_progress,
-            again,
         }
     }
 }

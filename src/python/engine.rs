@@ -174,7 +174,7 @@ impl Engine {
             waiting.remove(&group).unwrap_or_default()
         };
         for endpoint in woken {
-            Endpoint::wake(&endpoint, py)?;
+            Endpoint::rung(&endpoint, py)?;
         }
         Ok(())
     }

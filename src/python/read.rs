@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use super::awaitable::{self, Step};
 use super::buffer::NewBytes;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Now};
 use super::errors::{from_fault, incomplete_read};
 use crate::driver::endpoint::Incoming;
 
@@ -145,10 +145,24 @@ impl Read {
         }
     }
 
+    #[inline]
     fn step(&mut self, py: Python<'_>) -> PyResult<Step> {
-        if self.stage == Stage::Start && self.endpoint.get().must_yield(py) {
-            self.stage = Stage::Yielded;
-            return Ok(Step::Yield);
+        if self.stage == Stage::Start && self.n > 0 {
+            match self.endpoint.get().read_now(py, self.n, self.exact)? {
+                Now::Bytes(bytes) => return Ok(Step::Return(bytes.into_any())),
+                Now::Yield => {
+                    self.stage = Stage::Yielded;
+                    return Ok(Step::Yield);
+                }
+                Now::Look => {}
+            }
+        }
+        self.step_slowly(py)
+    }
+
+    fn step_slowly(&mut self, py: Python<'_>) -> PyResult<Step> {
+        if self.stage == Stage::Done {
+            return Err(awaitable::already_done());
         }
         loop {
             if let Some(bytes) = self.attempt(py)? {
@@ -171,7 +185,7 @@ impl Read {
                         return Ok(Step::Wait(future.unbind()));
                     }
                 }
-                Stage::Done => return Err(awaitable::already_done()),
+                Stage::Done => unreachable!("checked before the loop"),
             }
         }
     }
@@ -223,6 +237,18 @@ impl Read {
 impl Read {
     fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
+    }
+
+    /// For the names of tasks.
+    #[getter]
+    fn __name__(&self) -> &'static str {
+        self.name()
+    }
+
+    /// For the names of tasks.
+    #[getter]
+    fn __qualname__(&self) -> &'static str {
+        self.name()
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
