@@ -139,7 +139,7 @@ async def test_a_cancelled_race_leaves_nothing() -> None:
         assert descriptors() == before
 
 
-class silent:  # noqa: N801 - used like a function
+class silent:
     """An address that answers no SYN: its listener's queue is full."""
 
     def __init__(self) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+from typing import TYPE_CHECKING
 
 import pytest
 
 import smcfast
-from support.streams import End, connected, pattern
+from support.streams import End, connected, eventually, pattern
+
+if TYPE_CHECKING:
+    import random
 
 RING = 16 * 1024
 TOTAL = 1_500_000
@@ -63,7 +66,7 @@ async def receive(end: End, rng: random.Random) -> bytes:
             continue
         try:
             data = await cancelled_after(rng, awaitable)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             continue
         except asyncio.IncompleteReadError as error:
             data = error.partial
@@ -89,8 +92,7 @@ async def test_a_cancelled_readexactly_puts_back_what_it_has() -> None:
         data = pattern(5 * RING)
         client.writer.write(data[: 3 * RING])
         reading = asyncio.ensure_future(server.reader.readexactly(5 * RING))
-        while client.writer.transport.get_write_buffer_size():
-            await asyncio.sleep(0)
+        await eventually(lambda: not client.writer.transport.get_write_buffer_size())
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
@@ -105,8 +107,7 @@ async def test_a_read_that_was_resolved_and_then_cancelled_takes_nothing() -> No
         for _ in range(3):
             await asyncio.sleep(0)
         client.writer.write(b"kept")
-        while not reading._fut_waiter.done():  # type: ignore[union-attr]
-            await asyncio.sleep(0)
+        await eventually(lambda: reading._fut_waiter.done())  # type: ignore[attr-defined]
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading

@@ -9,7 +9,7 @@ import collections.abc
 import pytest
 
 import smcfast
-from support.streams import connected, pattern
+from support.streams import connected, pattern, until_refused
 
 SMALL = smcfast.SmcConfig(rmb_size=16 * 1024)
 RING = 16 * 1024
@@ -244,9 +244,7 @@ async def test_writing_to_a_peer_that_has_closed_is_an_error() -> None:
         await server.writer.wait_closed()
         assert await client.reader.read() == b""
         with pytest.raises(ConnectionError):
-            while True:
-                client.writer.write(b"x" * 1000)
-                await client.writer.drain()
+            await until_refused(client)
 
 
 async def test_drain_waits_for_the_reader_and_report_33_resumes_with_no_other_traffic() -> None:

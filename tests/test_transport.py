@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from support.streams import End, connected, pattern
+from support.streams import End, connected, eventually, pattern
 
 
 class Collector(asyncio.Protocol):
@@ -54,11 +54,6 @@ def transport_of(end: End) -> asyncio.Transport:
     return transport
 
 
-async def until(condition: object) -> None:
-    while not condition():  # type: ignore[operator]
-        await asyncio.sleep(0)
-
-
 async def receives(protocol: Collector) -> None:
     data = pattern(3_000_000)
     async with connected() as (client, server):
@@ -96,7 +91,7 @@ async def test_reading_pauses_and_resumes() -> None:
             await asyncio.sleep(0)
         assert protocol.data == b""
         transport.resume_reading()
-        await until(lambda: protocol.data == b"held back")
+        await eventually(lambda: protocol.data == b"held back")
         transport.close()
         await protocol.lost
 
@@ -109,7 +104,7 @@ async def test_writing_pauses_and_resumes_the_protocol() -> None:
         transport.write(bytes(size))
         assert protocol.paused == 1
         assert await server.reader.readexactly(size) == bytes(size)
-        await until(lambda: protocol.paused == 0)
+        await eventually(lambda: protocol.paused == 0)
         transport.close()
         assert await protocol.lost is None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import smcfast
-from support.streams import pattern
+from support.streams import End, pattern, until_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,9 +132,7 @@ async def test_random_data_both_ways_at_once(
 
 
 @pytest.mark.parametrize("spin_us", [0, 50])
-async def test_every_size_comes_back(
-    spawn: Callable[..., Child], loop_kind: str, host: str, spin_us: int
-) -> None:
+async def test_every_size_comes_back(spawn: Callable[..., Child], loop_kind: str, host: str, spin_us: int) -> None:
     child = spawn(serve, host, spin_us, "echo", loop=loop_kind)
     reader, writer = await connect(child, spin_us)
     total = 0
@@ -187,8 +185,5 @@ async def test_report_17_a_killed_peer_ends_a_pending_read(
     with pytest.raises(ConnectionResetError):
         await reading
     with pytest.raises(ConnectionError):
-        while True:
-            writer.write(b"x")
-            await writer.drain()
-            await asyncio.sleep(0)
+        await until_refused(End(reader, writer))
     writer.close()

@@ -35,7 +35,7 @@ class Engine:
 class Read(Coroutine[Any, Any, bytes]):
     """An awaitable of bytes; made by `Endpoint.read` and `Endpoint.read_exactly`. A coroutine in all but its type."""
 
-    def __await__(self) -> Read: ...  # type: ignore[override]
+    def __await__(self) -> Read: ...
     @property
     def __name__(self) -> str: ...
     @property
@@ -50,7 +50,7 @@ class Read(Coroutine[Any, Any, bytes]):
 class Drain(Coroutine[Any, Any, None]):
     """An awaitable that is done once the backlog is small enough; made by `Endpoint.drain`. A coroutine in all but its type."""
 
-    def __await__(self) -> Drain: ...  # type: ignore[override]
+    def __await__(self) -> Drain: ...
     @property
     def __name__(self) -> str: ...
     @property

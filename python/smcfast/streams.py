@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from smcfast import _native
@@ -15,6 +14,7 @@ if _native.AVAILABLE:
 if TYPE_CHECKING:
     import socket
     import ssl as ssl_module
+    from collections.abc import Awaitable
 
     from smcfast import _core
     from smcfast.info import SmcInfo

@@ -7,8 +7,6 @@ application's `get_extra_info("socket")`, and a witness: when it ends, the peer 
 from __future__ import annotations
 
 import asyncio
-import collections.abc
-import socket
 import warnings
 from asyncio import trsock
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,9 @@ from smcfast.errors import PeerMisbehaved
 from smcfast.log import logger
 
 if TYPE_CHECKING:
+    import collections.abc
+    import socket
+
     from smcfast import _core
     from smcfast._loop import LoopEngine
 
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 _LOG_LOST_WRITES_FROM = 5
 # Bytes handed to a protocol at once.
 _PUSH_SIZE = 256 * 1024
+
+
+def _peername(sock: socket.socket) -> Any:
+    try:
+        return sock.getpeername()
+    except OSError:
+        return None  # The peer has closed already; its name is not to be had any more.
 
 
 class RingTransport(asyncio.Transport):
@@ -45,12 +53,14 @@ class RingTransport(asyncio.Transport):
         extra: dict[str, Any],
     ) -> None:
         """Take over `sock`, which is connected, and `endpoint`, and call the protocol's connection_made."""
-        super().__init__({"socket": trsock.TransportSocket(sock), "sockname": sock.getsockname(), **extra})
-        try:
-            self._extra["peername"] = sock.getpeername()
-        except OSError:
-            # The peer has closed already; the name is not to be had any more.
-            self._extra["peername"] = None
+        super().__init__(
+            {
+                "socket": trsock.TransportSocket(sock),
+                "sockname": sock.getsockname(),
+                "peername": _peername(sock),
+                **extra,
+            }
+        )
         self._loop = loop
         self._engine = engine
         self._sock = sock
@@ -123,7 +133,7 @@ class RingTransport(asyncio.Transport):
             more = self._push()
         except OSError as exc:
             self._force_close(exc)
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever a protocol raises, as asyncio does
             self._fatal_error(exc, "Fatal error: protocol failed to take received data.")
         else:
             if more:

@@ -10,7 +10,7 @@ import smcfast
 from support.addresses import listening
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 
 class End(NamedTuple):
@@ -70,6 +70,20 @@ async def connected(
             for end in pair:
                 await end.closed()
             await server.wait_closed()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Let the loop go on until `condition` holds; the hang guard of the test bounds it."""
+    while not condition():  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0)
+
+
+async def until_refused(end: End) -> None:
+    """Write until the connection refuses."""
+    while True:
+        end.writer.write(b"x" * 1000)
+        await end.writer.drain()
+        await asyncio.sleep(0)
 
 
 def pattern(size: int, seed: int = 0) -> bytes:
