@@ -294,7 +294,9 @@ async def test_a_second_reader_is_refused() -> None:
 
 async def test_reads_and_drains_are_coroutines_for_asyncio() -> None:
     async with connected() as (client, server):
-        assert isinstance(server.reader.read(1), collections.abc.Coroutine)
+        reading = server.reader.read(1)
+        assert isinstance(reading, collections.abc.Coroutine)
+        reading.close()
         assert isinstance(client.writer.drain(), collections.abc.Coroutine)
         task = asyncio.create_task(server.reader.read(1))
         client.writer.write(b"a")

@@ -46,17 +46,20 @@ class SmcStreamReader(asyncio.StreamReader):
         self._limit: int
         endpoint.set_side_buffer(self._buffer)
 
-    def read(self, n: int = -1) -> Awaitable[bytes]:  # type: ignore[override]
+    async def read(self, n: int = -1) -> bytes:
         """Read up to `n` bytes, at least one unless the stream has ended; all up to its end if `n` is negative."""
         if n > 0 and not self._buffer and not self._eof and self._exception is None:
-            return self._endpoint.read(n)
-        return self._read_all() if n < 0 else super().read(n)
+            # Bytes that are there cost no awaitable of their own.
+            data = self._endpoint.read_now(n, False)
+            return await self._endpoint.read(n) if data is None else data
+        return await (self._read_all() if n < 0 else super().read(n))
 
-    def readexactly(self, n: int) -> Awaitable[bytes]:  # type: ignore[override]
+    async def readexactly(self, n: int) -> bytes:
         """Read exactly `n` bytes; asyncio.IncompleteReadError if the stream ends before."""
         if 0 < n <= _EXACT_MAX and not self._buffer and not self._eof and self._exception is None:
-            return self._endpoint.read_exactly(n)
-        return super().readexactly(n)
+            data = self._endpoint.read_now(n, True)
+            return await self._endpoint.read_exactly(n) if data is None else data
+        return await super().readexactly(n)
 
     async def _read_all(self) -> bytes:
         if self._exception is not None:
@@ -70,7 +73,8 @@ class SmcStreamReader(asyncio.StreamReader):
 
     async def _wait_for_data(self, _func_name: str) -> None:
         """asyncio's methods come here when their buffer does not have what they need."""
-        data = await self._endpoint.read(_PULL_SIZE)
+        now = self._endpoint.read_now(_PULL_SIZE, False)
+        data = await self._endpoint.read(_PULL_SIZE) if now is None else now
         if data:
             self._buffer.extend(data)
         else:

@@ -11,7 +11,7 @@ use super::endpoint::Endpoint;
 use super::errors::from_fault;
 
 /// An awaitable that is done once the backlog is small enough; made by `Endpoint.drain`. A coroutine in all but its type.
-#[pyclass(module = "smcfast._core")]
+#[pyclass(module = "smcfast._core", freelist = 32)]
 pub(super) struct Drain {
     endpoint: Py<Endpoint>,
     stage: Stage,
@@ -89,11 +89,9 @@ impl Drain {
 
     fn begin_wait(&mut self, py: Python<'_>) -> PyResult<()> {
         let endpoint = self.endpoint.get();
-        let times = endpoint.spin_times();
-        let worthwhile = !times.poll.is_zero() && endpoint.ours(py)?.end.spin_is_worthwhile();
-        self.stage = if worthwhile {
+        self.stage = if endpoint.polls(py)? {
             endpoint.poll_drain(py, true);
-            Stage::Polling(Instant::now() + times.poll)
+            Stage::Polling(Instant::now() + endpoint.spin_times().poll)
         } else {
             Stage::Asleep
         };
@@ -134,17 +132,17 @@ impl Drain {
         slf
     }
 
-    fn __next__(&mut self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         match self.step(py) {
-            Ok(Step::Yield) => Ok(py.None()),
-            Ok(Step::Wait(future)) => awaitable::wait_for(py, future),
+            Ok(Step::Yield) => Ok(Some(py.None())),
+            Ok(Step::Wait(future)) => awaitable::wait_for(py, future).map(Some),
             Ok(Step::Return(_)) => {
                 let polled = matches!(self.stage, Stage::Polling(_));
                 self.end(py);
                 if polled {
                     Endpoint::keep_flushing(self.endpoint.bind(py))?;
                 }
-                Err(PyStopIteration::new_err(()))
+                Ok(None)
             }
             Err(error) => {
                 self.end(py);
@@ -154,7 +152,8 @@ impl Drain {
     }
 
     fn send(&mut self, py: Python<'_>, _value: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-        self.__next__(py)
+        self.__next__(py)?
+            .ok_or_else(|| PyStopIteration::new_err(()))
     }
 
     #[pyo3(signature = (*args))]

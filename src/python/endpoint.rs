@@ -4,7 +4,7 @@ mod waiting;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use pyo3::types::{PyByteArray, PyBytes};
 
+use super::awaitable;
 use super::buffer::{NewBytes, with_bytes, with_target};
 use super::drain::Drain;
 use super::engine::Engine;
@@ -61,6 +62,8 @@ pub(super) struct Inner {
     waiters: Waiters,
     /// Fast completions since the loop last got its turn.
     fast: u32,
+    /// What `read_now` has found out for the awaitable that follows it: whether polling is worthwhile.
+    polls: Option<bool>,
     high_water: usize,
     low_water: usize,
     /// Whether the backlog went over the high-water mark and is not yet back at the low one.
@@ -82,6 +85,41 @@ impl Endpoint {
             Self::plan_flush(slf)?;
         }
         Ok(waiting)
+    }
+
+    /// The path of a busy stream: `n` bytes (or, unless `exact`, 1 to n) if they are there now and few enough to be copied
+    /// at once. None for everything else, and when the loop must have its turn: then `read` and `read_exactly` know.
+    fn read_now<'py>(
+        &self,
+        py: Python<'py>,
+        n: usize,
+        exact: bool,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let mut inner = self.ours(py)?;
+        let enough = if exact {
+            u32::try_from(n).unwrap_or(u32::MAX)
+        } else {
+            1
+        };
+        if inner.fast + 1 >= FAST_MAX || inner.waiters.reading {
+            return Ok(None);
+        }
+        let mut incoming = inner.end.incoming(enough);
+        if incoming == Incoming::Empty {
+            incoming = self.spin_in_place(&mut inner, enough);
+        }
+        let n = match incoming {
+            Incoming::Bytes(there) if !exact => n.min(there as usize),
+            Incoming::Bytes(there) if there as usize >= n => n,
+            _ => return Ok(None),
+        };
+        if n >= DETACH_MIN {
+            return Ok(None);
+        }
+        inner.fast += 1;
+        let mut bytes = NewBytes::new(py, n)?;
+        inner.end.read(bytes.target(0, n));
+        Ok(Some(bytes.finish().into_bound(py)))
     }
 
     /// read(n): an awaitable of 1 to n bytes, b"" at the end of the stream.
@@ -337,6 +375,7 @@ impl Endpoint {
             end,
             waiters: Waiters::default(),
             fast: 0,
+            polls: None,
             high_water: 64 << 10,
             low_water: 16 << 10,
             paused: false,
@@ -367,6 +406,34 @@ impl Endpoint {
         } else {
             Err(inherited())
         }
+    }
+
+    /// Looks for a few microseconds, if the peer runs and nobody else of this loop waits: what is there then.
+    fn spin_in_place(&self, inner: &mut Inner, enough: u32) -> Incoming {
+        let SpinTimes { inline, poll } = self.facts.spin;
+        let worthwhile = !poll.is_zero() && inner.end.spin_is_worthwhile();
+        inner.polls = Some(worthwhile);
+        if !worthwhile || !self.engine.get().has_no_wait() {
+            return Incoming::Empty;
+        }
+        let mut incoming = Incoming::Empty;
+        let came = awaitable::spin(Instant::now() + inline, || {
+            incoming = inner.end.incoming(enough);
+            incoming != Incoming::Empty
+        });
+        if came {
+            inner.polls = None;
+            inner.end.spun(true);
+        }
+        incoming
+    }
+
+    /// Whether a read that waits should poll before it sleeps.
+    pub(super) fn polls(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut inner = self.ours(py)?;
+        let known = inner.polls.take();
+        Ok(known
+            .unwrap_or_else(|| !self.facts.spin.poll.is_zero() && inner.end.spin_is_worthwhile()))
     }
 
     pub(super) fn spin_times(&self) -> SpinTimes {
@@ -422,46 +489,11 @@ impl Endpoint {
         written.map_err(|fault| from_fault(py, fault))
     }
 
-    /// What a read of `n` bytes comes to at once, all under one lock: the path of a busy stream.
-    #[inline]
-    pub(super) fn read_now(&self, py: Python<'_>, n: usize, exact: bool) -> PyResult<Now> {
-        let mut inner = self.ours(py)?;
-        if inner.must_yield() {
-            return Ok(Now::Yield);
-        }
-        let enough = if exact {
-            u32::try_from(n).unwrap_or(u32::MAX)
-        } else {
-            1
-        };
-        let n = match inner.end.incoming(enough) {
-            Incoming::Bytes(there) if !exact => n.min(there as usize),
-            Incoming::Bytes(there) if there as usize >= n => n,
-            _ => return Ok(Now::Look),
-        };
-        if n >= DETACH_MIN {
-            return Ok(Now::Look);
-        }
-        let mut bytes = NewBytes::new(py, n)?;
-        inner.end.read(bytes.target(0, n));
-        Ok(Now::Bytes(bytes.finish()))
-    }
-
     /// Whether this fast completion must let the loop have its turn first.
     #[inline]
     pub(super) fn must_yield(&self, py: Python<'_>) -> bool {
         self.inner(py).must_yield()
     }
-}
-
-/// What a read comes to at once.
-pub(super) enum Now {
-    /// The loop must have its turn first.
-    Yield,
-    /// These.
-    Bytes(Py<PyBytes>),
-    /// Something else than a few bytes that are there.
-    Look,
 }
 
 impl Inner {

@@ -145,9 +145,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether at most one read of this loop is waiting.
-    pub(super) fn has_one_wait(&self) -> bool {
-        self.waits.load(Ordering::Relaxed) <= 1
+    /// Whether no read of this loop is waiting.
+    pub(super) fn has_no_wait(&self) -> bool {
+        self.waits.load(Ordering::Relaxed) == 0
     }
 
     fn callback<'py>(

@@ -2,18 +2,17 @@
 
 use std::time::Instant;
 
-use pyo3::exceptions::PyStopIteration;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
 use super::awaitable::{self, Step};
 use super::buffer::NewBytes;
-use super::endpoint::{Endpoint, Now};
+use super::endpoint::Endpoint;
 use super::errors::{from_fault, incomplete_read};
 use crate::driver::endpoint::Incoming;
 
 /// An awaitable of bytes; made by `Endpoint.read` and `Endpoint.read_exactly`. A coroutine in all but its type.
-#[pyclass(module = "smcfast._core")]
+#[pyclass(module = "smcfast._core", freelist = 32)]
 pub(super) struct Read {
     endpoint: Py<Endpoint>,
     n: usize,
@@ -145,24 +144,13 @@ impl Read {
         }
     }
 
-    #[inline]
     fn step(&mut self, py: Python<'_>) -> PyResult<Step> {
-        if self.stage == Stage::Start && self.n > 0 {
-            match self.endpoint.get().read_now(py, self.n, self.exact)? {
-                Now::Bytes(bytes) => return Ok(Step::Return(bytes.into_any())),
-                Now::Yield => {
-                    self.stage = Stage::Yielded;
-                    return Ok(Step::Yield);
-                }
-                Now::Look => {}
-            }
-        }
-        self.step_slowly(py)
-    }
-
-    fn step_slowly(&mut self, py: Python<'_>) -> PyResult<Step> {
         if self.stage == Stage::Done {
             return Err(awaitable::already_done());
+        }
+        if self.stage == Stage::Start && self.endpoint.get().must_yield(py) {
+            self.stage = Stage::Yielded;
+            return Ok(Step::Yield);
         }
         loop {
             if let Some(bytes) = self.attempt(py)? {
@@ -190,27 +178,14 @@ impl Read {
         }
     }
 
-    /// Spins a little in place if this is all that the loop waits for, then polls or sleeps.
+    /// Polls for a while with the loop going on, or sleeps at once.
     fn begin_wait(&mut self, py: Python<'_>) -> PyResult<()> {
         let endpoint = self.endpoint.get();
-        let times = endpoint.spin_times();
-        self.stage = Stage::Asleep;
-        let mut inner = endpoint.ours(py)?;
-        if times.poll.is_zero() || !inner.end.spin_is_worthwhile() {
-            return Ok(());
-        }
-        let started = Instant::now();
-        if endpoint.engine.get().has_one_wait() {
-            let until = started + times.inline;
-            let need = self.need().min(inner.end.read_need_max());
-            if awaitable::spin(until, || {
-                !matches!(inner.end.incoming(need), Incoming::Empty)
-            }) {
-                inner.end.spun(true);
-                return Ok(());
-            }
-        }
-        self.stage = Stage::Polling(started + times.poll);
+        self.stage = if endpoint.polls(py)? {
+            Stage::Polling(Instant::now() + endpoint.spin_times().poll)
+        } else {
+            Stage::Asleep
+        };
         Ok(())
     }
 
@@ -265,7 +240,7 @@ impl Read {
                     inner.end.spun(true);
                 }
                 self.end(py);
-                Err(PyStopIteration::new_err((bytes,)))
+                Err(awaitable::returns(py, bytes))
             }
             Err(error) => {
                 self.end(py);
