@@ -69,12 +69,12 @@ def run(options: argparse.Namespace) -> int:
     with asyncio.Runner(loop_factory=factory) as runner:
         if options.serve:
             return runner.run(_serve())
-        with _server(options.uvloop) as ports:
+        with server(options.uvloop) as ports:
             return runner.run(_compare(options.bytes, *ports))
 
 
 @contextlib.contextmanager
-def _server(uvloop: bool) -> Iterator[list[int]]:
+def server(uvloop: bool) -> Iterator[list[int]]:
     """The other process, and the ports of its two servers."""
     command = [sys.executable, "-m", "smcfast", "demo", "--serve", *(["--uvloop"] if uvloop else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -119,13 +119,14 @@ async def _handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 async def _compare(size: int, smc_port: int, tcp_port: int) -> int:
     chunks = -(-size // CHUNK)
-    smc = await _measure(lambda: smcfast.open_smc_connection(HOST, smc_port), chunks)
-    tcp = await _measure(lambda: asyncio.open_connection(HOST, tcp_port), chunks)
+    smc = await measure(lambda: smcfast.open_smc_connection(HOST, smc_port), chunks)
+    tcp = await measure(lambda: asyncio.open_connection(HOST, tcp_port), chunks)
     _report(smc, tcp, chunks * CHUNK, type(asyncio.get_running_loop()).__module__.partition(".")[0])
     return 0 if smc.path == "smc-d" else 1
 
 
-async def _measure(connect: Callable[[], Awaitable[Streams]], chunks: int) -> Result:
+async def measure(connect: Callable[[], Awaitable[Streams]], chunks: int) -> Result:
+    """Measure one connection to a server of this module: round trips, then so many chunks of 64 KiB."""
     reader, writer = await connect()
     info: smcfast.SmcInfo | None = writer.get_extra_info("smc")
     writer.write(json.dumps([chunks, ROUND_TRIPS + WARM_UP]).encode() + b"\n")
