@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import platform
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if options.uvloop:
         try:
-            import uvloop  # Not a dependency: only where the user has it.
+            uvloop = importlib.import_module("uvloop")  # Not a dependency: only where the user has it.
         except ImportError:
             print("uvloop is not installed", file=sys.stderr)
             return 2
