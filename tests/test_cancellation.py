@@ -77,18 +77,18 @@ async def receive(end: End, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("spin_us", [0, 50])
-async def test_no_byte_is_lost_or_doubled_by_cancelling(spin_us: int, rng: random.Random) -> None:
+async def test_no_byte_is_lost_or_doubled_by_cancelling(spin_us: int, rng: random.Random, host: str) -> None:
     data = pattern(TOTAL)
     config = smcfast.SmcConfig(rmb_size=RING, spin_us=spin_us)
-    async with connected(config=config) as (client, server):
+    async with connected(host, config=config) as (client, server):
         sending = asyncio.create_task(send(client, data, rng))
         got = await receive(server, rng)
         await sending
         assert got == data
 
 
-async def test_a_cancelled_readexactly_puts_back_what_it_has() -> None:
-    async with connected(config=smcfast.SmcConfig(rmb_size=RING)) as (client, server):
+async def test_a_cancelled_readexactly_puts_back_what_it_has(host: str) -> None:
+    async with connected(host, config=smcfast.SmcConfig(rmb_size=RING)) as (client, server):
         data = pattern(5 * RING)
         client.writer.write(data[: 3 * RING])
         reading = asyncio.ensure_future(server.reader.readexactly(5 * RING))
@@ -100,9 +100,9 @@ async def test_a_cancelled_readexactly_puts_back_what_it_has() -> None:
         assert await server.reader.readexactly(5 * RING) == data
 
 
-async def test_a_read_that_was_resolved_and_then_cancelled_takes_nothing() -> None:
+async def test_a_read_that_was_resolved_and_then_cancelled_takes_nothing(host: str) -> None:
     """The wake-up resolves the waiter with nothing: the bytes stay in the ring until the step that returns them."""
-    async with connected(config=smcfast.SmcConfig(spin_us=0)) as (client, server):
+    async with connected(host, config=smcfast.SmcConfig(spin_us=0)) as (client, server):
         reading = asyncio.ensure_future(server.reader.read(10))
         for _ in range(3):
             await asyncio.sleep(0)
@@ -114,8 +114,8 @@ async def test_a_read_that_was_resolved_and_then_cancelled_takes_nothing() -> No
         assert await server.reader.read(10) == b"kept"
 
 
-async def test_after_a_cancelled_read_another_may_wait() -> None:
-    async with connected() as (client, server):
+async def test_after_a_cancelled_read_another_may_wait(host: str) -> None:
+    async with connected(host) as (client, server):
         for _ in range(3):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(server.reader.read(1), 0.001)
@@ -123,8 +123,8 @@ async def test_after_a_cancelled_read_another_may_wait() -> None:
         assert await server.reader.read(1) == b"x"
 
 
-async def test_a_read_that_is_dropped_without_an_end_gives_its_place_back() -> None:
-    async with connected(config=smcfast.SmcConfig(spin_us=0)) as (client, server):
+async def test_a_read_that_is_dropped_without_an_end_gives_its_place_back(host: str) -> None:
+    async with connected(host, config=smcfast.SmcConfig(spin_us=0)) as (client, server):
         reading = server.reader.read(1)
         assert reading.send(None) is not None  # type: ignore[attr-defined]
         del reading

@@ -76,15 +76,15 @@ def test_report_73_many_connections_on_loops_in_several_threads(loop_kind: str) 
     assert errors == []
 
 
-async def test_many_connections_share_link_groups() -> None:
+async def test_many_connections_share_link_groups(host: str) -> None:
     """255 in a group: more than that make a second one."""
     async with contextlib.AsyncExitStack() as stack:
-        ends = [(await stack.enter_async_context(connected())).client for _ in range(300)]
+        ends = [(await stack.enter_async_context(connected(host))).client for _ in range(300)]
         assert len({end.info.link_group for end in ends}) == 2
 
 
-async def test_reports_68_and_69_a_child_that_touches_an_inherited_connection_gets_an_error() -> None:
-    async with connected() as (client, server):
+async def test_reports_68_and_69_a_child_that_touches_an_inherited_connection_gets_an_error(host: str) -> None:
+    async with connected(host) as (client, server):
         client.writer.write(b"before")
         assert await server.reader.readexactly(6) == b"before"
         with warnings.catch_warnings():
@@ -131,8 +131,8 @@ def test_a_child_opens_connections_of_its_own(run: Callable[..., None]) -> None:
     run(talk, 10)
 
 
-async def test_report_28_an_idle_connection_is_not_woken() -> None:
-    async with connected() as (client, server):
+async def test_report_28_an_idle_connection_is_not_woken(host: str) -> None:
+    async with connected(host) as (client, server):
         client.writer.write(b"x")
         await server.reader.readexactly(1)
         reading = asyncio.ensure_future(server.reader.read(1))

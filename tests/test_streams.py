@@ -134,14 +134,14 @@ async def test_reads_of_nothing(host: str) -> None:
     ],
     ids=["bytearray", "memoryview", "slice", "array", "doubles"],
 )
-async def test_any_contiguous_buffer_is_written(data: collections.abc.Buffer) -> None:  # type: ignore[name-defined]
-    async with connected() as (client, server):
+async def test_any_contiguous_buffer_is_written(data: collections.abc.Buffer, host: str) -> None:  # type: ignore[name-defined]
+    async with connected(host) as (client, server):
         client.writer.write(data)
         assert await server.reader.readexactly(memoryview(data).nbytes) == bytes(memoryview(data).cast("B"))
 
 
-async def test_what_is_no_contiguous_buffer_is_refused() -> None:
-    async with connected() as (client, server):
+async def test_what_is_no_contiguous_buffer_is_refused(host: str) -> None:
+    async with connected(host) as (client, server):
         with pytest.raises(TypeError):
             client.writer.write("text")  # type: ignore[arg-type]
         with pytest.raises(BufferError):
@@ -151,17 +151,17 @@ async def test_what_is_no_contiguous_buffer_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [100, RING, 5 * RING])
-async def test_report_75_a_buffer_may_be_reused_at_once(size: int) -> None:
+async def test_report_75_a_buffer_may_be_reused_at_once(size: int, host: str) -> None:
     """The bytes are those of the call of write, whether they fitted into the ring or wait behind it."""
-    async with connected(config=SMALL) as (client, server):
+    async with connected(host, config=SMALL) as (client, server):
         data = bytearray(pattern(size))
         client.writer.write(data)
         data[:] = bytes(size)
         assert await server.reader.readexactly(size) == pattern(size)
 
 
-async def test_report_76_an_exported_result_disturbs_nothing() -> None:
-    async with connected(config=SMALL) as (client, server):
+async def test_report_76_an_exported_result_disturbs_nothing(host: str) -> None:
+    async with connected(host, config=SMALL) as (client, server):
         client.writer.write(b"first second\n")
         view = memoryview(await server.reader.readexactly(6))
         assert await server.reader.readline() == b"second\n"
@@ -170,8 +170,8 @@ async def test_report_76_an_exported_result_disturbs_nothing() -> None:
         assert bytes(view) == b"first "
 
 
-async def test_writelines() -> None:
-    async with connected() as (client, server):
+async def test_writelines(host: str) -> None:
+    async with connected(host) as (client, server):
         client.writer.writelines([b"a", bytearray(b"b"), memoryview(b"c")])
         assert await server.reader.readexactly(3) == b"abc"
 
@@ -187,8 +187,8 @@ async def test_report_23_half_close_both_ways(host: str) -> None:
         assert await client.reader.read() == b"reply"
 
 
-async def test_report_24_write_eof_and_write_after_the_end() -> None:
-    async with connected() as (client, server):
+async def test_report_24_write_eof_and_write_after_the_end(host: str) -> None:
+    async with connected(host) as (client, server):
         client.writer.write_eof()
         client.writer.write_eof()
         with pytest.raises(RuntimeError, match="write_eof"):
@@ -201,33 +201,33 @@ async def test_report_24_write_eof_and_write_after_the_end() -> None:
 
 
 @pytest.mark.parametrize("size", [1, RING, RING + 1, 10_000_000])
-async def test_report_22_close_at_once_after_a_write_loses_nothing(size: int) -> None:
+async def test_report_22_close_at_once_after_a_write_loses_nothing(size: int, host: str) -> None:
     data = pattern(size)
-    async with connected(config=SMALL) as (client, server):
+    async with connected(host, config=SMALL) as (client, server):
         client.writer.write(data)
         client.writer.close()
         assert await server.reader.read() == data
         await client.writer.wait_closed()
 
 
-async def test_report_15_a_clean_close_is_never_a_reset() -> None:
-    async with connected() as (client, server):
+async def test_report_15_a_clean_close_is_never_a_reset(host: str) -> None:
+    async with connected(host) as (client, server):
         server.writer.write(b"never read")
         client.writer.close()
         await client.writer.wait_closed()
         assert await server.reader.read() == b""
 
 
-async def test_unread_bytes_can_be_read_after_the_own_close() -> None:
-    async with connected() as (client, server):
+async def test_unread_bytes_can_be_read_after_the_own_close(host: str) -> None:
+    async with connected(host) as (client, server):
         server.writer.write(b"for later")
         await client.reader.readexactly(4)
         client.writer.close()
         assert await client.reader.read() == b"later"
 
 
-async def test_an_abort_is_a_reset() -> None:
-    async with connected() as (client, server):
+async def test_an_abort_is_a_reset(host: str) -> None:
+    async with connected(host) as (client, server):
         client.writer.write(b"x")
         reading = asyncio.ensure_future(server.reader.readexactly(2))
         await asyncio.sleep(0)
@@ -238,8 +238,8 @@ async def test_an_abort_is_a_reset() -> None:
             await client.writer.drain()
 
 
-async def test_writing_to_a_peer_that_has_closed_is_an_error() -> None:
-    async with connected() as (client, server):
+async def test_writing_to_a_peer_that_has_closed_is_an_error(host: str) -> None:
+    async with connected(host) as (client, server):
         server.writer.close()
         await server.writer.wait_closed()
         assert await client.reader.read() == b""
@@ -247,8 +247,8 @@ async def test_writing_to_a_peer_that_has_closed_is_an_error() -> None:
             await until_refused(client)
 
 
-async def test_drain_waits_for_the_reader_and_report_33_resumes_with_no_other_traffic() -> None:
-    async with connected(config=SMALL) as (client, server):
+async def test_drain_waits_for_the_reader_and_report_33_resumes_with_no_other_traffic(host: str) -> None:
+    async with connected(host, config=SMALL) as (client, server):
         client.writer.write(bytes(RING + 70_000))
         draining = asyncio.ensure_future(client.writer.drain())
         for _ in range(200):
@@ -258,16 +258,16 @@ async def test_drain_waits_for_the_reader_and_report_33_resumes_with_no_other_tr
         await draining
 
 
-async def test_report_38_writes_without_reads_are_taken_and_keep_their_order() -> None:
-    async with connected(config=SMALL) as (client, server):
+async def test_report_38_writes_without_reads_are_taken_and_keep_their_order(host: str) -> None:
+    async with connected(host, config=SMALL) as (client, server):
         for i in range(10_000):
             client.writer.write(i.to_bytes(4, "big"))
         assert client.writer.transport.get_write_buffer_size() == 40_000 - RING
         assert await server.reader.readexactly(40_000) == pattern(40_000)
 
 
-async def test_the_marks_of_the_write_buffer() -> None:
-    async with connected(config=SMALL) as (client, _):
+async def test_the_marks_of_the_write_buffer(host: str) -> None:
+    async with connected(host, config=SMALL) as (client, _):
         transport = client.writer.transport
         assert transport.get_write_buffer_limits() == (16 * 1024, 64 * 1024)
         transport.set_write_buffer_limits(high=0)
@@ -282,8 +282,8 @@ async def test_the_marks_of_the_write_buffer() -> None:
             transport.set_write_buffer_limits(high=1, low=2)
 
 
-async def test_a_second_reader_is_refused() -> None:
-    async with connected() as (client, server):
+async def test_a_second_reader_is_refused(host: str) -> None:
+    async with connected(host) as (client, server):
         first = asyncio.ensure_future(server.reader.read(1))
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="another coroutine is already waiting"):
@@ -292,8 +292,8 @@ async def test_a_second_reader_is_refused() -> None:
         assert await first == b"x"
 
 
-async def test_reads_and_drains_are_coroutines_for_asyncio() -> None:
-    async with connected() as (client, server):
+async def test_reads_and_drains_are_coroutines_for_asyncio(host: str) -> None:
+    async with connected(host) as (client, server):
         reading = server.reader.read(1)
         assert isinstance(reading, collections.abc.Coroutine)
         reading.close()
@@ -307,8 +307,8 @@ async def test_reads_and_drains_are_coroutines_for_asyncio() -> None:
         assert results == [None, None]
 
 
-async def test_an_awaitable_is_awaited_once() -> None:
-    async with connected() as (client, server):
+async def test_an_awaitable_is_awaited_once(host: str) -> None:
+    async with connected(host) as (client, server):
         client.writer.write(b"ab")
         reading = server.reader.read(1)
         assert await reading == b"a"
@@ -317,8 +317,8 @@ async def test_an_awaitable_is_awaited_once() -> None:
         assert await server.reader.read(1) == b"b"
 
 
-async def test_a_stream_that_always_has_data_lets_others_run() -> None:
-    async with connected() as (client, server):
+async def test_a_stream_that_always_has_data_lets_others_run(host: str) -> None:
+    async with connected(host) as (client, server):
         client.writer.write(bytes(10_000))
         turns = 0
 
@@ -348,9 +348,9 @@ async def test_all_sizes_around_pages_and_rings(spin_us: int, host: str) -> None
             assert await client.reader.readexactly(size) == data
 
 
-async def test_rings_of_different_sizes() -> None:
+async def test_rings_of_different_sizes(host: str) -> None:
     large = smcfast.SmcConfig(rmb_size=256 * 1024)
-    async with connected(config=SMALL, server_config=large) as (client, server):
+    async with connected(host, config=SMALL, server_config=large) as (client, server):
         assert (client.info.rmb_size, client.info.peer_rmb_size) == (RING, 256 * 1024)
         assert (server.info.rmb_size, server.info.peer_rmb_size) == (256 * 1024, RING)
         data = pattern(700_000)

@@ -54,9 +54,9 @@ def transport_of(end: End) -> asyncio.Transport:
     return transport
 
 
-async def receives(protocol: Collector) -> None:
+async def receives(host: str, protocol: Collector) -> None:
     data = pattern(3_000_000)
-    async with connected() as (client, server):
+    async with connected(host) as (client, server):
         client.writer.write(data[:10])
         transport_of(server).set_protocol(protocol)
         assert transport_of(server).get_protocol() is protocol
@@ -70,16 +70,16 @@ async def receives(protocol: Collector) -> None:
         assert await protocol.lost is None
 
 
-async def test_a_protocol_is_handed_all_data_and_the_end() -> None:
-    await receives(Collector())
+async def test_a_protocol_is_handed_all_data_and_the_end(host: str) -> None:
+    await receives(host, Collector())
 
 
-async def test_a_buffered_protocol_too() -> None:
-    await receives(Buffered())
+async def test_a_buffered_protocol_too(host: str) -> None:
+    await receives(host, Buffered())
 
 
-async def test_reading_pauses_and_resumes() -> None:
-    async with connected() as (client, server):
+async def test_reading_pauses_and_resumes(host: str) -> None:
+    async with connected(host) as (client, server):
         transport, protocol = transport_of(server), Collector()
         transport.set_protocol(protocol)
         assert transport.is_reading()
@@ -96,8 +96,8 @@ async def test_reading_pauses_and_resumes() -> None:
         await protocol.lost
 
 
-async def test_writing_pauses_and_resumes_the_protocol() -> None:
-    async with connected() as (client, server):
+async def test_writing_pauses_and_resumes_the_protocol(host: str) -> None:
+    async with connected(host) as (client, server):
         transport, protocol = transport_of(client), Collector()
         transport.set_protocol(protocol)
         size = 1024 * 1024 + 65 * 1024
@@ -109,14 +109,14 @@ async def test_writing_pauses_and_resumes_the_protocol() -> None:
         assert await protocol.lost is None
 
 
-async def test_a_protocol_that_raises_loses_its_connection() -> None:
+async def test_a_protocol_that_raises_loses_its_connection(host: str) -> None:
     class Broken(Collector):
         def data_received(self, data: bytes) -> None:
             raise ZeroDivisionError
 
     reports = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
-    async with connected() as (client, server):
+    async with connected(host) as (client, server):
         protocol = Broken()
         transport_of(server).set_protocol(protocol)
         client.writer.write(b"x")
@@ -124,12 +124,12 @@ async def test_a_protocol_that_raises_loses_its_connection() -> None:
         assert isinstance(reports[0]["exception"], ZeroDivisionError)
 
 
-async def test_an_end_without_interest_closes() -> None:
+async def test_an_end_without_interest_closes(host: str) -> None:
     class Uninterested(Collector):
         def eof_received(self) -> bool:
             return False
 
-    async with connected() as (client, server):
+    async with connected(host) as (client, server):
         protocol = Uninterested()
         transport_of(server).set_protocol(protocol)
         client.writer.write_eof()
