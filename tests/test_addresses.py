@@ -81,7 +81,7 @@ async def test_a_wrong_socket(wrong: str) -> None:
     kind = socket.SOCK_DGRAM if wrong == "datagram" else socket.SOCK_STREAM
     with socket.socket(socket.AF_INET, kind) as sock:
         target = {"host": "127.0.0.1", "port": 1} if wrong == "both" else {}
-        with pytest.raises(ValueError, match="Stream Socket|at the same time"):
+        with pytest.raises(ValueError, match=r"Stream Socket|at the same time"):
             await smcfast.open_smc_connection(sock=sock, **target)  # type: ignore[arg-type]
 
 

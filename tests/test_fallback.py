@@ -74,10 +74,12 @@ class Echo:
 async def echoing(host: str = "127.0.0.1", **options: Any) -> AsyncIterator[Echo]:
     echo = Echo()
     echo.server = await smcfast.start_smc_server(echo.serve, host, 0, **options)
-    yield echo
-    echo.server.close()
-    echo.server.close_clients()
-    await echo.server.wait_closed()
+    try:
+        yield echo
+    finally:
+        echo.server.close()
+        echo.server.close_clients()
+        await echo.server.wait_closed()
 
 
 async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> smcfast.SmcInfo:
@@ -113,7 +115,7 @@ async def test_a_plain_server_sees_only_the_applications_bytes(host: str) -> Non
         listeners[0].setblocking(False)
         opening = asyncio.create_task(smcfast.open_smc_connection(host, port))
         conn, _ = await asyncio.get_running_loop().sock_accept(listeners[0])
-        reader, writer = await opening
+        _, writer = await opening
         check(writer.get_extra_info("smc"), "peer_plain")
         assert "peer_plain" in repr(writer)
         with conn:
@@ -135,8 +137,8 @@ async def test_switched_off() -> None:
     async with echoing() as echo:
         for off in (SmcConfig(paths=()), SmcConfig(paths=("smc-r",)), SmcConfig(discovery=())):
             check(await talk(*await smcfast.open_smc_connection(*echo.target, config=off)), "disabled")
+            config = SmcConfig(fallback="forbid", paths=off.paths, discovery=off.discovery)
             with pytest.raises(SmcFallbackError, match="disabled"):
-                config = SmcConfig(fallback="forbid", paths=off.paths, discovery=off.discovery)
                 await smcfast.open_smc_connection(*echo.target, config=config)
     async with echoing(config=SmcConfig(paths=())) as echo:
         check(await talk(*await smcfast.open_smc_connection(*echo.target)), "peer_plain")
@@ -297,7 +299,7 @@ async def test_a_handshake_that_breaks_off_is_mended(host: str) -> None:
             conn.close()
         conn, _ = await loop.sock_accept(listeners[0])
         with conn:
-            reader, writer = await opening
+            _, writer = await opening
             assert writer.get_extra_info("smc").reason == "handshake_failed"
             writer.write(b"only this")
             assert await loop.sock_recv(conn, 100) == b"only this"

@@ -23,10 +23,10 @@ from support.loops import run_on
 from support.process import abstract_names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-    Steps = Callable[["Kind"], Awaitable[list[Any]]]
+    Steps = Callable[["Kind"], Coroutine[Any, Any, list[Any]]]
 
 
 class Kind:

@@ -17,6 +17,7 @@ def descriptors() -> dict[int, str]:
 
 
 def abstract_names() -> set[str]:
-    """The abstract unix names of smcfast in this network namespace, without their leading NUL."""
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    return {line.split("@", 1)[1] for line in lines if "@smcfast/" in line}
+    """The abstract unix names of smcfast that this process holds, without their leading NUL; others may hold some too."""
+    own = set(descriptors().values())
+    fields = (line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@smcfast/" in line)
+    return {name.removeprefix("@") for *_, inode, name in fields if f"socket:[{inode}]" in own}

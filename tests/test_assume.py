@@ -1,0 +1,262 @@
+"""Assumed peers: a handshake without discovery, and what becomes of it where the assumption is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import smcfast
+from smcfast import SmcConfig, SmcHandshakeError, negotiate, remembered
+from smcfast.negotiate import Clock
+from support.addresses import listening
+from support.process import abstract_names
+from support.sandbox import forbid_netlink, why_no_seccomp
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from support.channel import Channel
+    from support.child import Child
+
+    Spawn = Callable[..., Child]
+
+EVERYBODY = SmcConfig(assume=("*:*",))
+ONLY = SmcConfig(assume=("*:*",), discovery=())
+HASTY = SmcConfig(assume=("*:*",), discovery=(), handshake_timeout=0.3)
+NOBODY = SmcConfig(discovery=())
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    remembered.destinations._until.clear()
+    yield
+    assert abstract_names() == set()
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(1000):
+            writer.write(data)
+    writer.close()
+
+
+@contextlib.asynccontextmanager
+async def echoing(host: str, config: SmcConfig) -> AsyncIterator[tuple[str, int]]:
+    server = await smcfast.start_smc_server(echo, host, 0, config=config)
+    try:
+        yield server.sockets[0].getsockname()[:2]
+    finally:
+        server.close()
+        server.close_clients()
+        await server.wait_closed()
+
+
+async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str | None]:
+    """Say something, hear it again, hang up: the path, and the reason."""
+    writer.write(b"hello")
+    assert await reader.readexactly(5) == b"hello"
+    writer.close()
+    await writer.wait_closed()
+    info = writer.get_extra_info("smc")
+    return info.path, info.reason
+
+
+async def test_both_ends_assume(host: str) -> None:
+    async with echoing(host, ONLY) as target:
+        for _ in range(3):
+            assert await talk(*await smcfast.open_smc_connection(*target, config=ONLY)) == ("smc-d", None)
+
+
+async def test_a_rendezvous_comes_first(host: str) -> None:
+    async with echoing(host, EVERYBODY) as target:
+        assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
+        assert await talk(*await smcfast.open_smc_connection(*target, config=EVERYBODY)) == ("smc-d", None)
+
+
+async def test_a_connected_socket_may_be_assumed() -> None:
+    async with echoing("127.0.0.1", ONLY) as target:
+        sock = socket.create_connection(target, timeout=5)
+        assert await talk(*await smcfast.open_smc_connection(sock=sock, config=ONLY)) == ("smc-d", None)
+        sock = socket.create_connection(target, timeout=5)
+        elsewhere = SmcConfig(assume=("192.0.2.0/24:*",))
+        assert await talk(*await smcfast.open_smc_connection(sock=sock, config=elsewhere)) == ("tcp", "sock_given")
+
+
+async def serve_in_child(parent: Channel) -> None:
+    """Child without netlink: serve assumed clients until the parent has enough."""
+    forbid_netlink()
+    async with echoing("127.0.0.1", EVERYBODY) as target:
+        parent.send(target)
+        assert await parent.areceive() == "enough"
+
+
+async def connect_in_child(parent: Channel, host: str, port: int) -> list[Any]:
+    """Child without netlink: one assumed connection."""
+    forbid_netlink()
+    return list(await talk(*await smcfast.open_smc_connection(host, port, config=EVERYBODY)))
+
+
+@pytest.mark.skipif(why_no_seccomp() is not None, reason=str(why_no_seccomp()))
+async def test_where_look_ups_are_forbidden(spawn: Spawn, loop_kind: str) -> None:
+    """What this mode is for: two processes of one host in a sandbox that has no netlink."""
+    server = spawn(serve_in_child, loop=loop_kind)
+    target = await server.areceive()
+    client = spawn(connect_in_child, *target, loop=loop_kind)
+    assert await client.aresult() == ["smc-d", None]
+    server.send("enough")
+    await server.aresult()
+
+
+@pytest.mark.parametrize("start", [b"hello", b"\xe2\xd4xx", b"\xe2", b"\xe2\xd4\xc3", b"\xe2\xd4\xc3\xc5 close"])
+async def test_a_plain_client_of_an_assumed_listener(host: str, start: bytes) -> None:
+    """Not a byte is lost, however near to a handshake they look."""
+    async with echoing(host, ONLY) as target:
+        reader, writer = await asyncio.open_connection(*target)
+        writer.write(start)
+        writer.write_eof()
+        assert await reader.read() == start
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_plain_client_in_pieces() -> None:
+    async with echoing("127.0.0.1", ONLY) as target:
+        reader, writer = await asyncio.open_connection(*target)
+        for piece in (b"\xe2", b"\xd4", b"\xc3", b"x"):
+            writer.write(piece)
+            await asyncio.sleep(0.01)
+        assert await reader.readexactly(4) == b"\xe2\xd4\xc3x"
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_plain_client_that_waits_for_the_server(host: str) -> None:
+    """An assumed listener costs it the time-out: the documentation says so."""
+
+    def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 ready")
+        writer.close()
+
+    server = await smcfast.start_smc_server(greet, host, 0, config=HASTY)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    assert await reader.read() == b"220 ready"
+    writer.close()
+    await writer.wait_closed()
+    server.close()
+    await server.wait_closed()
+
+
+class Plain:
+    """A plain server that answers in one way to its first connection, and echoes on the others."""
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+        self.first_bytes: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.read(1000)
+        self.first_bytes.append(data[:4])
+        if len(self.first_bytes) > 1:
+            writer.write(data)
+            await echo(reader, writer)
+        elif self._how == "garbage":
+            writer.write(b"400 Bad Request\r\n\r\n" * 20)
+        elif self._how == "repeats":
+            writer.write(data)
+        if self._how == "silence":
+            await reader.read()
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["garbage", "repeats", "hangs up", "silence"])
+async def test_a_plain_server_that_was_assumed(host: str, how: str) -> None:
+    """A new connection takes its place, once; then the destination is remembered, and there is no handshake at all."""
+    plain = Plain(how)
+    server = await asyncio.start_server(plain, host, 0)
+    target = server.sockets[0].getsockname()[:2]
+    assert await talk(*await smcfast.open_smc_connection(*target, config=HASTY)) == ("tcp", "handshake_failed")
+    assert await talk(*await smcfast.open_smc_connection(*target, config=HASTY)) == ("tcp", "destination_remembered")
+    assert plain.first_bytes == [b"\xe2\xd4\xc3\xd9", b"hell", b"hell"]
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_connected_socket_that_was_assumed_wrongly() -> None:
+    """There is no way to another connection, so this is the caller's to know."""
+    server = await asyncio.start_server(Plain("garbage"), "127.0.0.1", 0)
+    sock = socket.create_connection(server.sockets[0].getsockname(), timeout=5)
+    with pytest.raises(SmcHandshakeError, match="handshake_failed"):
+        await smcfast.open_smc_connection(sock=sock, config=ONLY)
+    assert sock.fileno() == -1
+    server.close()
+    await server.wait_closed()
+
+
+async def test_forbidden_where_the_assumption_is_wrong() -> None:
+    server = await asyncio.start_server(Plain("garbage"), "127.0.0.1", 0)
+    config = SmcConfig(assume=("*:*",), discovery=(), fallback="forbid")
+    with pytest.raises(smcfast.SmcFallbackError, match="handshake_failed"):
+        await smcfast.open_smc_connection(*server.sockets[0].getsockname(), config=config)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_client_without_a_door_is_declined() -> None:
+    """It may be on another host: Decline, and the same TCP connection goes on."""
+    async with echoing("127.0.0.1", ONLY) as target:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as tcp:
+            tcp.setblocking(False)
+            await loop.sock_connect(tcp, target)
+            setup = negotiate.client_setup(Clock.start(loop, ONLY), ONLY)
+            while (outcome := setup.outcome()) is None:
+                await loop.sock_sendall(tcp, setup.transmit())
+                setup.receive(await loop.sock_recv(tcp, setup.wanted()), loop.time())
+            assert outcome[:2] == ("declined", 0x0303_0007)
+            await loop.sock_sendall(tcp, b"hello")
+            assert await loop.sock_recv(tcp, 100) == b"hello"
+
+
+async def test_a_name_that_is_taken() -> None:
+    """Two connections from one local port to different peers: the second one is TCP."""
+    async with echoing("127.0.0.1", ONLY) as target, echoing("127.0.0.2", ONLY) as other:
+        # Both share the local port, which SO_REUSEADDR allows for different destinations.
+        pairs = []
+        local = 0
+        for address in (target, other):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", local))
+            local = sock.getsockname()[1]
+            sock.connect(address)
+            pairs.append(sock)
+        from smcfast import _loop, assume
+
+        door = assume.Door(_loop.engine().core.id, pairs[0], ONLY)
+        assert await talk(*await smcfast.open_smc_connection(sock=pairs[1], config=ONLY)) == ("tcp", "name_taken")
+        door.close()
+        assert await talk(*await smcfast.open_smc_connection(sock=pairs[0], config=ONLY)) == ("smc-d", None)
+
+
+async def test_no_assumption_against_better_knowledge() -> None:
+    """What spoke first is a plain server, whatever the configuration says."""
+    from smcfast.registration import Registration
+
+    loop = asyncio.get_running_loop()
+    with listening("127.0.0.1") as (listeners, port):
+        listeners[0].setblocking(False)
+        with contextlib.closing(Registration(loop, listeners[0])):
+            opening = asyncio.create_task(smcfast.open_smc_connection("127.0.0.1", port, config=EVERYBODY))
+            conn, _ = await loop.sock_accept(listeners[0])
+            with conn:
+                conn.send(b"220 ready")
+                reader, writer = await opening
+                assert writer.get_extra_info("smc").reason == "server_spoke_first"
+                assert await reader.readexactly(9) == b"220 ready"
+                writer.close()
+                await writer.wait_closed()
+                assert await loop.sock_recv(conn, 100) == b""
