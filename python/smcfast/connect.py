@@ -117,7 +117,7 @@ class _Opening:
             sock, _, _ = await addresses.connect(self._loop, infos, local, delay, _uninvited)
             return await self._tcp(sock, known)
         sock, sockaddr, invitation = await addresses.connect(self._loop, infos, local, delay, self._invite)
-        self._clock = Clock.start(self._loop, self._config)
+        self._clock = self._clock.restarted()
         try:
             found = await negotiate.as_client(self._clock, sock, invitation, self._config, self._host)
         except SmcHandshakeError as error:

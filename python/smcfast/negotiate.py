@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from smcfast import assume, handshake, remembered, rendezvous
@@ -31,10 +32,17 @@ class Clock:
     loop: asyncio.AbstractEventLoop
     started: float
     timeout: float
+    begun: float
+    """When the user's wait began, by `time.perf_counter`: uvloop's time has milliseconds only."""
 
     @classmethod
     def start(cls, loop: asyncio.AbstractEventLoop, config: SmcConfig) -> Clock:
-        return cls(loop, loop.time(), config.handshake_timeout)
+        """Both times begin now."""
+        return cls(loop, loop.time(), config.handshake_timeout, time.perf_counter())
+
+    def restarted(self) -> Clock:
+        """The time-out begins anew, as for a client whose TCP connection is there; the user's wait does not."""
+        return replace(self, started=self.loop.time())
 
     @property
     def discovery_deadline(self) -> float:
@@ -46,8 +54,8 @@ class Clock:
         return max(self.started + self.timeout - now, 0.0)
 
     def elapsed_us(self) -> int:
-        """Microseconds since the start."""
-        return round((self.loop.time() - self.started) * 1e6)
+        """Microseconds of the user's wait so far."""
+        return round((time.perf_counter() - self.begun) * 1e6)
 
 
 async def as_client(
