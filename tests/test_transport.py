@@ -124,6 +124,22 @@ async def test_a_protocol_that_raises_loses_its_connection(host: str) -> None:
         assert isinstance(reports[0]["exception"], ZeroDivisionError)
 
 
+async def test_a_protocol_that_cannot_be_paused_is_reported_and_goes_on(host: str) -> None:
+    class Stubborn(Collector):
+        def pause_writing(self) -> None:
+            raise ZeroDivisionError
+
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
+    async with connected(host) as (client, server):
+        transport_of(client).set_protocol(Stubborn())
+        size = 1024 * 1024 + 65 * 1024
+        transport_of(client).write(bytes(size))
+        assert reports[0]["message"] == "protocol.pause_writing() failed"
+        assert await server.reader.readexactly(size) == bytes(size)
+        transport_of(client).close()
+
+
 async def test_an_end_without_interest_closes(host: str) -> None:
     class Uninterested(Collector):
         def eof_received(self) -> bool:

@@ -17,6 +17,7 @@ from smcfast.log import logger
 if TYPE_CHECKING:
     import collections.abc
     import socket
+    from collections.abc import Callable
 
     from smcfast import _core
     from smcfast._loop import LoopEngine
@@ -216,7 +217,15 @@ class RingTransport(asyncio.Transport):
 
     def _pause_protocol(self) -> None:
         self._protocol_paused = True
-        self._protocol.pause_writing()
+        self._tell(self._protocol.pause_writing)
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as exc:  # noqa: BLE001 - whatever a protocol raises, as asyncio does
+            message = f"protocol.{call.__name__}() failed"
+            context = {"message": message, "exception": exc, "transport": self, "protocol": self._protocol}
+            self._loop.call_exception_handler(context)
 
     def _on_progress(self) -> None:
         """The backlog has become smaller, or writing has become impossible."""
@@ -224,7 +233,7 @@ class RingTransport(asyncio.Transport):
             return
         if self._protocol_paused and not self._endpoint.paused:
             self._protocol_paused = False
-            self._protocol.resume_writing()
+            self._tell(self._protocol.resume_writing)
         if not self._closing:
             return
         if self._endpoint.closed:

@@ -75,18 +75,9 @@ impl Engine {
         if !self.driver.is_ours() {
             return Ok(());
         }
-        for wake in self.driver.take_wakes()? {
-            match wake {
-                Wake::Bell(group) => self.wake_group(py, group)?,
-                Wake::Death(group) => {
-                    self.wake_group(py, group)?;
-                    if let Some(on_death) = self.callback(py, |callbacks| &callbacks.on_death) {
-                        on_death.call1((group,))?;
-                    }
-                }
-            }
-        }
-        Ok(())
+        let wakes = self.driver.take_wakes()?;
+        let results: Vec<PyResult<()>> = wakes.iter().map(|wake| self.serve(py, *wake)).collect();
+        results.into_iter().collect()
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -125,6 +116,19 @@ impl Engine {
             .lock_py_attached(py)
             .unwrap_or_else(PoisonError::into_inner);
         waiting.entry(group).or_default().push(endpoint);
+    }
+
+    fn serve(&self, py: Python<'_>, wake: Wake) -> PyResult<()> {
+        match wake {
+            Wake::Bell(group) => self.wake_group(py, group),
+            Wake::Death(group) => {
+                self.wake_group(py, group)?;
+                match self.callback(py, |callbacks| &callbacks.on_death) {
+                    Some(on_death) => on_death.call1((group,)).map(drop),
+                    None => Ok(()),
+                }
+            }
+        }
     }
 
     /// A new future of the loop.
@@ -173,9 +177,11 @@ impl Engine {
                 .unwrap_or_else(PoisonError::into_inner);
             waiting.remove(&group).unwrap_or_default()
         };
-        for endpoint in woken {
-            Endpoint::rung(&endpoint, py)?;
-        }
-        Ok(())
+        // One that fails must not keep the others from waking; its error is told when all have had their turn.
+        let results: Vec<PyResult<()>> = woken
+            .iter()
+            .map(|endpoint| Endpoint::rung(endpoint, py))
+            .collect();
+        results.into_iter().collect()
     }
 }
