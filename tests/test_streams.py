@@ -5,11 +5,12 @@ from __future__ import annotations
 import array
 import asyncio
 import collections.abc
+import ssl
 
 import pytest
 
 import smcfast
-from support.streams import connected, pattern, until_refused
+from support.streams import connected, eventually, pattern, until_refused
 
 SMALL = smcfast.SmcConfig(rmb_size=16 * 1024)
 RING = 16 * 1024
@@ -238,6 +239,24 @@ async def test_an_abort_is_a_reset(host: str) -> None:
             await client.writer.drain()
 
 
+async def test_what_was_drained_before_an_abort_arrives(host: str) -> None:
+    async with connected(host) as (client, server):
+        client.writer.write(b"last words\n")
+        await client.writer.drain()
+        client.writer.transport.abort()  # type: ignore[attr-defined]
+        assert await server.reader.readline() == b"last words\n"
+        with pytest.raises(ConnectionResetError):
+            await server.reader.read(1)
+
+
+async def test_tls_cannot_be_started_on_the_ring(host: str) -> None:
+    async with connected(host) as (client, server):
+        with pytest.raises(NotImplementedError, match="ssl="):
+            await client.writer.start_tls(ssl.create_default_context())
+        client.writer.write(b"goes on")
+        assert await server.reader.read(10) == b"goes on"
+
+
 async def test_writing_to_a_peer_that_has_closed_is_an_error(host: str) -> None:
     async with connected(host) as (client, server):
         server.writer.close()
@@ -358,3 +377,19 @@ async def test_rings_of_different_sizes(host: str) -> None:
         server.writer.write(data)
         assert await server.reader.readexactly(700_000) == data
         assert await client.reader.readexactly(700_000) == data
+
+
+@pytest.mark.parametrize("size", [2, 3 * RING])
+async def test_a_broken_stream_keeps_what_a_readexactly_has_not_returned(size: int, host: str) -> None:
+    """An abort in the middle of a message, small or larger than the ring: an error, and the bytes are still there."""
+    async with connected(host, config=SMALL) as (client, server):
+        data = pattern(size)
+        client.writer.write(data[: size // 2])
+        reading = asyncio.ensure_future(server.reader.readexactly(size))
+        await eventually(lambda: not client.writer.transport.get_write_buffer_size())
+        client.writer.transport.abort()  # type: ignore[attr-defined]
+        with pytest.raises(ConnectionResetError):
+            await reading
+        assert await server.reader.readexactly(size // 2) == data[: size // 2]
+        with pytest.raises(ConnectionResetError):
+            await server.reader.read(1)

@@ -176,6 +176,12 @@ class RingStreamWriter(SmcStreamWriter):
         # One call less for each write.
         self.write = self._transport.write  # type: ignore[attr-defined,method-assign]
 
+    async def start_tls(self, *_args: Any, **_options: Any) -> None:
+        """Refuse: TLS runs over TCP, so it must be asked for when the connection is opened."""
+        raise NotImplementedError(
+            'start_tls() does not work on path "smc-d" yet: open the connection with ssl=, or with SmcConfig(paths=())'
+        )
+
     def drain(self) -> Awaitable[None]:  # type: ignore[override]
         """Wait until little enough is waiting to be taken by the peer."""
         return self._endpoint.drain()

@@ -268,10 +268,9 @@ class RingTransport(asyncio.Transport):
     def peer_lost(self) -> None:
         """A witness tells that the peer is gone."""
         self._endpoint.lost()
-        fault = self._endpoint.write_fault()
         # A peer that has closed in good order leaves the stream to be read to its end.
-        if fault is not None and not isinstance(fault, BrokenPipeError):
-            self._force_close(fault)
+        if self._endpoint.broken:
+            self._force_close(self._endpoint.write_fault())
 
     def _on_tcp(self) -> None:
         """The TCP connection, silent until now, has an end or a fault or, against all agreements, data."""

@@ -30,9 +30,12 @@ pub enum Fault {
     /// The peer has aborted the connection, or closed it with data unread.
     #[error("connection reset by peer")]
     Reset,
-    /// One of the two ends has closed the connection.
-    #[error("the connection is closed")]
+    /// The peer has closed the connection in good order: nothing can be written any more.
+    #[error("the peer has closed the connection")]
     Closed,
+    /// This end has closed the connection.
+    #[error("the connection is closed")]
+    ClosedHere,
 }
 
 /// What a reader finds.
@@ -224,7 +227,7 @@ impl Endpoint {
             return self.fault;
         }
         if self.ending == Ending::Closed {
-            Some(Fault::Closed)
+            Some(Fault::ClosedHere)
         } else if self.connection.peer_aborted() {
             Some(Fault::Reset)
         } else if self.connection.peer_closed() {
@@ -285,33 +288,35 @@ impl Endpoint {
         if self.connection.readable() < enough {
             self.refresh();
         }
-        if self.is_plain() && self.connection.readable() > 0 {
-            return Incoming::Bytes(self.connection.readable());
+        let readable = self.connection.readable();
+        if readable > 0 && self.fault.is_none() && self.ending != Ending::Closed {
+            return Incoming::Bytes(readable);
         }
-        self.incoming_rare()
-    }
-
-    /// Neither faults nor local ends: the ordinary case.
-    #[inline]
-    fn is_plain(&self) -> bool {
-        self.fault.is_none() && !self.connection.peer_aborted() && self.ending != Ending::Closed
+        self.incoming_rare(readable)
     }
 
     #[cold]
-    fn incoming_rare(&self) -> Incoming {
-        let readable = self.connection.readable();
-        match self.fault {
-            Some(fault @ Fault::Misbehaved(_)) => return Incoming::Fault(fault),
-            _ if self.ending == Ending::Closed => return Incoming::End,
-            _ if self.connection.peer_aborted() => return Incoming::Fault(Fault::Reset),
-            // Whatever the peer wrote before it died is good.
-            _ if readable > 0 => return Incoming::Bytes(readable),
-            _ => {}
+    fn incoming_rare(&self, readable: u32) -> Incoming {
+        let bad = matches!(self.fault, Some(Fault::Misbehaved(_)));
+        // Whatever the peer wrote before it aborted or died is good; what it wrote against the rules is not.
+        if readable > 0 && !bad && self.ending != Ending::Closed {
+            return Incoming::Bytes(readable);
         }
-        if self.connection.at_eof() {
-            Incoming::End
-        } else {
-            self.fault.map_or(Incoming::Empty, Incoming::Fault)
+        match self.stream_end() {
+            None => Incoming::Empty,
+            Some(Ok(())) => Incoming::End,
+            Some(Err(fault)) => Incoming::Fault(fault),
+        }
+    }
+
+    /// How the peer's stream ends behind the bytes that are readable; None while more may come.
+    pub fn stream_end(&self) -> Option<Result<(), Fault>> {
+        match self.fault {
+            Some(fault @ Fault::Misbehaved(_)) => Some(Err(fault)),
+            _ if self.ending == Ending::Closed => Some(Ok(())),
+            _ if self.connection.peer_aborted() => Some(Err(Fault::Reset)),
+            _ if self.connection.peer_done() => Some(Ok(())),
+            fault => fault.map(Err),
         }
     }
 }
@@ -561,9 +566,8 @@ impl Endpoint {
     /// False: that is so already.
     pub fn arm_read(&mut self, need: u32) -> bool {
         debug_assert!(need > 0 && need <= self.read_need_max());
-        if self.incoming(need) != Incoming::Empty
-            && (self.connection.readable() >= need || !self.may_grow())
-        {
+        self.incoming(need);
+        if self.connection.readable() >= need || self.stream_end().is_some() {
             return false;
         }
         // The peer computes from this end's announced cursor what a threshold has, and its own room.
@@ -593,11 +597,6 @@ impl Endpoint {
     /// reader that waits for more than the ring holds.
     pub fn read_need_max(&self) -> u32 {
         self.own_size.bytes() / 2
-    }
-
-    /// Whether more bytes can come than are readable now.
-    fn may_grow(&self) -> bool {
-        self.fault.is_none() && !self.connection.peer_done() && self.ending != Ending::Closed
     }
 
     /// Asks to be woken once the backlog, or as much of it as half the peer's ring, fits. False: some fits now, there is

@@ -188,6 +188,15 @@ impl Endpoint {
         Ok(inner.end.peer_done())
     }
 
+    /// Whether the peer is gone or has aborted; not if it has closed in good order, and its stream can be read to its end.
+    #[getter]
+    fn broken(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut inner = self.ours(py)?;
+        inner.end.refresh();
+        let fault = inner.end.write_fault();
+        Ok(fault.is_some_and(|fault| !matches!(fault, Fault::Closed | Fault::ClosedHere)))
+    }
+
     /// The exception that tells why nothing more can be written, or None.
     fn write_fault(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
         let mut inner = self.ours(py)?;

@@ -1,6 +1,6 @@
 //! Faults as Python exceptions.
 
-use pyo3::exceptions::{PyBrokenPipeError, PyConnectionResetError, PyRuntimeError};
+use pyo3::exceptions::{PyConnectionResetError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -8,7 +8,6 @@ use pyo3::types::PyType;
 use crate::driver::endpoint::Fault;
 
 const ECONNRESET: i32 = 104;
-const EPIPE: i32 = 32;
 
 /// The exception that tells of `fault`.
 #[cold]
@@ -19,8 +18,10 @@ pub(super) fn from_fault(py: Python<'_>, fault: Fault) -> PyErr {
             Ok(class) => PyErr::from_type(class.clone(), text),
             Err(error) => error,
         },
-        Fault::Lost | Fault::Reset => PyConnectionResetError::new_err((ECONNRESET, text)),
-        Fault::Closed => PyBrokenPipeError::new_err((EPIPE, text)),
+        // As asyncio: whatever ended the connection, writers hear of it as a reset.
+        Fault::Lost | Fault::Reset | Fault::Closed | Fault::ClosedHere => {
+            PyConnectionResetError::new_err((ECONNRESET, text))
+        }
     }
 }
 

@@ -89,10 +89,11 @@ impl Read {
             return Ok(Some(endpoint.take_bytes(py, self.n)?.into_any()));
         }
         if !self.must_collect(py)? {
-            return if endpoint.ours(py)?.end.peer_done() {
-                Err(self.short(py, there))
-            } else {
-                Ok(None)
+            let end = endpoint.ours(py)?.end.stream_end();
+            return match end {
+                None => Ok(None),
+                Some(Ok(())) => Err(self.short(py, there)),
+                Some(Err(fault)) => Err(from_fault(py, fault)),
             };
         }
         if self.collected.is_none() {
@@ -243,7 +244,7 @@ impl Read {
                 Err(awaitable::returns(py, bytes))
             }
             Err(error) => {
-                self.end(py);
+                self.cancel(py)?;
                 Err(error)
             }
         }

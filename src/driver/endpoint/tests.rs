@@ -318,6 +318,21 @@ fn an_abort_is_a_reset_for_reader_and_writer() {
 }
 
 #[test]
+fn what_was_written_before_an_abort_can_be_read() {
+    let Pair {
+        mut server,
+        mut client,
+        ..
+    } = pair();
+    client
+        .write(Source::from(&b"last words"[..]))
+        .expect("write");
+    client.abort();
+    assert_eq!(read_all(&mut server), b"last words");
+    assert_eq!(server.incoming(1), Incoming::Fault(Fault::Reset));
+}
+
+#[test]
 fn a_close_with_unread_bytes_is_a_reset() {
     let Pair {
         mut server,
