@@ -3,10 +3,10 @@
 from smcfast import _native
 from smcfast.config import SmcConfig
 from smcfast.connect import open_smc_connection
+from smcfast.counts import Stats, stats
 from smcfast.errors import Fallback, PeerMisbehaved, SmcConfigError, SmcError, SmcFallbackError, SmcHandshakeError
 from smcfast.info import SmcInfo
 from smcfast.server import SmcServer, start_smc_server
-from smcfast.stats import Stats, stats
 
 __version__ = _native.version()
 

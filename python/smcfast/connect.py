@@ -7,7 +7,7 @@ import socket as socket_module
 import ssl as ssl_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from smcfast import addresses, fallback, log, negotiate, stats, streams
+from smcfast import addresses, counts, fallback, log, negotiate, streams
 from smcfast.config import SmcConfig
 from smcfast.discovery import Invitation
 from smcfast.errors import Fallback, SmcFallbackError, SmcHandshakeError
@@ -163,7 +163,7 @@ class _Opening:
         except BaseException:
             sock.close()
             raise
-        stats.count_connection(info.path)
+        counts.count_connection(info.path)
         return pair
 
     async def _tcp(self, sock: socket_module.socket, why: Fallback) -> Streams:

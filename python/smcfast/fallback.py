@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from smcfast import _native, log, stats
+from smcfast import _native, counts, log
 from smcfast.errors import Fallback, SmcFallbackError
 from smcfast.info import SmcInfo
 from smcfast.reasons import reason
@@ -31,7 +31,7 @@ def settle(config: SmcConfig, role: str, peer: object, why: Fallback, setup_us: 
     :raises SmcFallbackError: the configuration forbids it; the caller closes the connection.
     """
     forbidden = config.fallback == "forbid"
-    stats.count_fallback(why, forbidden=forbidden)
+    counts.count_fallback(why, forbidden=forbidden)
     log.fallback(logging.INFO if config.fallback == "allow" else logging.WARNING, role, peer, why)
     if forbidden:
         raise SmcFallbackError(why)

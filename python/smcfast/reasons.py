@@ -1,4 +1,4 @@
-"""Why a connection is TCP: one table, and a counter for each row.
+"""Why a connection is TCP: one table.
 
 The codes of the protocol (CLC diagnoses) come from the native core. The local ones below have the form ``0x0A00_00NN``
 and are never sent on the wire: they say why no handshake took place at all.
@@ -14,6 +14,25 @@ LOCAL = 0x0A00
 """The upper half of every local code."""
 DECLINED_NO_DEVICE = 0x0303_0007
 DECLINED_VERSION = 0x030C_0000
+SAME_HOST = (
+    0x0101_0000,
+    0x0303_0000,
+    0x0303_0001,
+    0x0303_0002,
+    0x0303_0006,
+    DECLINED_NO_DEVICE,
+    0x0303_0008,
+    0x0303_0009,
+    0x0303_000A,
+    0x0303_000B,
+    0x0304_0000,
+    0x0307_0000,
+    DECLINED_VERSION,
+    0x030D_0000,
+    0x0400_0000,
+    0x0999_0000,
+)
+"""The CLC diagnoses with which this version declines, so that two processes on one host can have them."""
 
 _LOCAL_TEXTS = {
     "platform": "this platform has no SMC path (Linux and the native core are needed)",
@@ -64,9 +83,13 @@ def diagnosis(code: int, text: str = "") -> Fallback:
     if code == PEER_PLAIN:
         return _TABLE["peer_plain"]
     name, meaning = _native.diagnoses().get(code, (f"diagnosis_{code:08x}", "an unknown diagnosis"))
-    return Fallback(code, name.lower(), text or meaning)
+    return Fallback(code, name, text or meaning)
 
 
 def names() -> tuple[str, ...]:
-    """Every reason that can be counted, local ones first."""
-    return (*_TABLE, *(name.lower() for code, (name, _) in _native.diagnoses().items() if code != PEER_PLAIN))
+    """The reasons that `smcfast.stats` always has, in their fixed order: the local ones, then those of CLC.
+
+    Names that come from `diagnosis` and are not here are those of a peer that is not of this version.
+    """
+    known = _native.diagnoses()
+    return (*_TABLE, *(known[code][0] for code in SAME_HOST if code in known))

@@ -11,7 +11,7 @@ import weakref
 from asyncio import trsock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from smcfast import fallback, log, negotiate, netlink, stats, streams
+from smcfast import counts, fallback, log, negotiate, netlink, streams
 from smcfast.config import SmcConfig
 from smcfast.connect import DEFAULT_LIMIT
 from smcfast.discovery import Caller
@@ -403,7 +403,7 @@ class _Welcome:
         info = negotiate.describe(arrival.clock, endpoint)
         pair = streams.ring_streams(self._loop, arrival.conn, endpoint, info, limit=self._limit, server=self._server)
         arrival.delivered = True
-        stats.count_connection(info.path)
+        counts.count_connection(info.path)
         return pair
 
     async def _on_tcp(self, arrival: _Arrival, why: Fallback) -> Streams:

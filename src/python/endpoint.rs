@@ -2,7 +2,6 @@
 
 mod waiting;
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::{PyByteArray, PyBytes};
+use pyo3::types::{IntoPyDict, PyByteArray, PyBytes, PyDict};
 
 use super::awaitable;
 use super::buffer::{NewBytes, with_bytes, with_target};
@@ -296,14 +295,11 @@ impl Endpoint {
     }
 
     /// What does not change, for SmcInfo.
-    fn description<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<HashMap<&'static str, Bound<'py, PyAny>>> {
+    fn description<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (own, peer) = self.inner(py).end.sizes();
         let facts = &self.facts;
         let any = |object: Bound<'py, PyAny>| object;
-        Ok(HashMap::from([
+        [
             ("version", any(facts.version.into_pyobject(py)?.into_any())),
             ("release", any(facts.release.into_pyobject(py)?.into_any())),
             ("eid", any((&facts.eid).into_pyobject(py)?.into_any())),
@@ -321,13 +317,14 @@ impl Endpoint {
                 "link_group",
                 any(facts.link_group.into_pyobject(py)?.into_any()),
             ),
-        ]))
+        ]
+        .into_py_dict(py)
     }
 
-    /// Counters of both directions; all only grow.
-    fn counters(&self, py: Python<'_>) -> HashMap<&'static str, u64> {
+    /// Counters of both directions, always in this order; all only grow.
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.inner(py).end.counters();
-        HashMap::from([
+        [
             ("bytes_sent", counters.stats.bytes_sent),
             ("bytes_received", counters.stats.bytes_received),
             ("messages_sent", counters.stats.writes),
@@ -337,7 +334,8 @@ impl Endpoint {
             ("spins", counters.spins),
             ("stalls_sent", counters.stalls_write),
             ("stalls_received", counters.stalls_read),
-        ])
+        ]
+        .into_py_dict(py)
     }
 
     /// Moves the backlog on and arms for the rest. The loop calls it; see `write`.

@@ -10,9 +10,8 @@ mod fds;
 mod read;
 mod setup;
 
-use std::collections::HashMap;
-
 use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
 
 use crate::wire::clc::Diagnosis;
 
@@ -39,17 +38,15 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add("DIAGNOSES", diagnoses())
+        module.add("DIAGNOSES", diagnoses(module.py())?)
     }
 }
 
-/// Every diagnosis code of CLC Declines: code -> (name, text).
-fn diagnoses() -> HashMap<u32, (String, &'static str)> {
+/// Every diagnosis code of CLC Declines, in ascending order: code -> (name, text).
+fn diagnoses(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let named = |diagnosis: &Diagnosis| {
-        Some((
-            diagnosis.0,
-            (diagnosis.name()?.to_lowercase(), diagnosis.text()),
-        ))
+        let name = diagnosis.name()?.to_lowercase();
+        Some((diagnosis.0, (name, diagnosis.text())))
     };
-    Diagnosis::ALL.iter().filter_map(named).collect()
+    Diagnosis::ALL.iter().filter_map(named).into_py_dict(py)
 }

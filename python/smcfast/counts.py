@@ -18,7 +18,9 @@ class Stats(TypedDict):
     connections: dict[str, int]
     """Streams that were opened or accepted, by path."""
     fallbacks: dict[str, int]
-    """Connections that could only be TCP, by reason; every known reason is there. Forbidden ones are included."""
+    """Connections that could only be TCP, by reason. Those of `smcfast.reasons.names` are always there and in that order;
+    others come behind them when a peer has declined with a code that this version does not use. Forbidden ones are
+    included."""
     forbidden: int
     """Fallbacks that ``fallback="forbid"`` turned into an error: they are no stream, so the sum of `fallbacks` is
     ``connections["tcp"] + forbidden``."""
