@@ -33,7 +33,7 @@ def test_the_demo_on_uvloop(run_python: Run) -> None:
 def test_a_demo_that_had_to_take_tcp_says_why_and_fails(run_python: Run) -> None:
     done = run_python("-m", "smcfast", "demo", "--bytes", "1", env={"SMCFAST_PATHS": "smc-r"})
     assert done.returncode == 1
-    assert "smcfast took TCP: the configuration switches every SMC path or every discovery off" in done.stdout
+    assert "smcfast took TCP: paths=('smc-r',): this version has no smc-r" in done.stdout
 
 
 def test_misuse_is_told(run_python: Run) -> None:

@@ -53,6 +53,16 @@ VARIABLES = [
     ("RMB_SIZE", "2M", 2 << 20),
     ("SPIN_US", "0", 0),
     ("PREALLOCATE", "1", True),
+    ("PREALLOCATE", "true", True),
+    ("PREALLOCATE", "False", False),
+    ("FALLBACK", "", "allow"),
+    ("FALLBACK", " warn ", "warn"),
+    ("DISCOVERY", " ", ()),
+    ("RMB_SIZE", "", 1 << 20),
+    ("SPIN_US", " ", 50),
+    ("HANDSHAKE_TIMEOUT", "", 6.0),
+    ("DEVICE", "", None),
+    ("RENDEZVOUS_DIR", "", None),
     ("ALLOW_UIDS", "0,1000", (0, 1000)),
     ("HANDSHAKE_TIMEOUT", "2.5", 2.5),
     ("MAX_PENDING_HANDSHAKES", "7", 7),
@@ -73,28 +83,34 @@ def test_a_field_beats_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_field_has_a_variable() -> None:
-    tested = {name.lower() for name, _, _ in VARIABLES} | {"rendezvous_dir", "device"}
+    tested = {name.lower() for name, _, _ in VARIABLES}
     assert tested == {field.name for field in dataclasses.fields(SmcConfig)}
 
 
 REFUSED: list[tuple[str, Any, str]] = [
     ("fallback", "never", "one of allow, warn, forbid"),
-    ("paths", ("smc-d", "carrier-pigeon"), "some of smc-d, smc-r, kernel"),
+    ("paths", ("smc-d", "carrier-pigeon"), "a sequence of smc-d, smc-r, kernel"),
     ("paths", ("smc-d", "smc-d"), "at most once"),
-    ("paths", "smc-d", "a sequence"),
-    ("discovery", ("dns",), "some of rendezvous, option"),
+    ("paths", "smc-d", "a sequence of smc-d, smc-r, kernel, each at most once (not in this version: smc-r, kernel)"),
+    ("paths", ("smc-d", []), "a sequence"),
+    ("discovery", ("dns",), "rendezvous, option, each at most once (not in this version: option)"),
     ("assume", ("nowhere",), "no port"),
     ("assume", ("::1:80",), "brackets"),
-    ("assume", (7,), "assume"),
+    ("assume", (7,), "a sequence of strings host:port"),
+    ("assume", (b"*:1",), "b'*:1' is no string"),
+    ("assume", 7, "a sequence of strings host:port"),
     ("rmb_size", 16383, "16384..536870912 bytes"),
     ("rmb_size", 1 << 30, "16384..536870912 bytes"),
     ("rmb_size", 100_000, "a power of two"),
     ("rmb_size", True, "16384..536870912 bytes"),
-    ("rmb_size", "1M", "16384..536870912 bytes"),
+    ("rmb_size", "1M", "an int, a power of two, 16384..536870912 bytes"),
+    ("rmb_size", 65536.0, "an int"),
     ("spin_us", -1, "0..10000 microseconds"),
     ("spin_us", 10_001, "0..10000 microseconds"),
-    ("preallocate", 1, "one of False, True"),
-    ("allow_uids", (-1,), "0..4294967294 user ids"),
+    ("preallocate", 2, "True or False, or 1 or 0"),
+    ("preallocate", "1", "True or False, or 1 or 0"),
+    ("allow_uids", (-1,), "a sequence of ints, each 0..4294967294 (user ids)"),
+    ("allow_uids", ("root",), "a sequence of ints, each 0..4294967294 (user ids)"),
     ("allow_uids", 0, "a sequence"),
     ("handshake_timeout", 0, "0.1..3600 seconds"),
     ("handshake_timeout", float("nan"), "0.1..3600 seconds"),
@@ -103,7 +119,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("ueids", tuple(f"ID{n}" for n in range(9)), "at most 8"),
     ("ueids", ("lower",), "A-Z 0-9"),
     ("ueids", ("A" * 33,), "1..32 characters"),
-    ("ueids", (".A",), "begin with"),
+    ("ueids", (".A",), "a letter or a digit first (without effect: this version has no smc-r)"),
     ("rendezvous_dir", "/tmp", "None"),
     ("device", "rxe0", "None"),
 ]
@@ -111,12 +127,26 @@ REFUSED: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "value", "wanted"), REFUSED)
 def test_a_value_out_of_range(name: str, value: Any, wanted: str) -> None:
-    """The message has the field, its variable, the value and what would be right."""
+    """The message has the field, the value and what would be right."""
     with pytest.raises(SmcConfigError) as caught:
         SmcConfig(**{name: value})
     message = str(caught.value)
-    assert message.startswith(f"{name}=")
-    assert f"SMCFAST_{name.upper()}" in message
+    assert message.startswith(f"{name}={value!r}: must be ")
+    assert wanted in message
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SmcConfig)])
+@pytest.mark.parametrize("text", ["no such thing", "-1", "\x7f"])
+def test_a_variable_out_of_range(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    """The message has the variable, that it is one, its text, the range and the unit, as that for the field has them."""
+    monkeypatch.setenv(f"SMCFAST_{name.upper()}", text)
+    with pytest.raises(SmcConfigError) as caught:
+        SmcConfig()
+    message = str(caught.value)
+    assert message.startswith(f"environment variable SMCFAST_{name.upper()}={text!r}: must be ")
+    with pytest.raises(SmcConfigError) as caught:
+        SmcConfig(**{name: object()})
+    wanted = str(caught.value).partition(": must be ")[2].partition(";")[0]
     assert wanted in message
 
 
@@ -124,23 +154,35 @@ def test_a_value_out_of_range(name: str, value: Any, wanted: str) -> None:
     ("name", "text", "wanted"),
     [
         ("FALLBACK", "never", "one of allow, warn, forbid"),
-        ("RMB_SIZE", "1 MB", "not a size in bytes"),
+        ("PATHS", "smc-d,smc-d", "each at most once"),
+        ("ASSUME", "nowhere", "(commas between them); 'nowhere' has no port"),
+        ("RMB_SIZE", "1 MB", "an int, a power of two, 16384..536870912 bytes (K, M or G may follow it)"),
         ("RMB_SIZE", "8K", "16384..536870912 bytes"),
-        ("SPIN_US", "fast", "invalid literal"),
-        ("PREALLOCATE", "yes", "0 or 1"),
-        ("ALLOW_UIDS", "root", "invalid literal"),
-        ("HANDSHAKE_TIMEOUT", "soon", "could not convert"),
+        ("SPIN_US", "fast", "an int, 0..10000 microseconds"),
+        ("PREALLOCATE", "yes", "True or False, or 1 or 0"),
+        ("ALLOW_UIDS", "root", "ints, each 0..4294967294 (user ids) (commas between them)"),
+        ("HANDSHAKE_TIMEOUT", "soon", "a number, 0.1..3600 seconds"),
+        ("HANDSHAKE_TIMEOUT", "nan", "a number, 0.1..3600 seconds"),
+        ("DEVICE", "rxe0", "None: this version has no smc-r"),
     ],
 )
-def test_a_variable_out_of_range(monkeypatch: pytest.MonkeyPatch, name: str, text: str, wanted: str) -> None:
+def test_what_a_variable_should_be(monkeypatch: pytest.MonkeyPatch, name: str, text: str, wanted: str) -> None:
     monkeypatch.setenv(f"SMCFAST_{name}", text)
     with pytest.raises(SmcConfigError, match=f"SMCFAST_{name}") as caught:
         SmcConfig()
     assert wanted in str(caught.value)
 
 
+async def test_a_config_that_is_none() -> None:
+    for wrong in ({"fallback": "forbid"}, "forbid", SmcConfig, 0):
+        with pytest.raises(TypeError, match="config must be an SmcConfig or None"):
+            await smcfast.open_smc_connection("127.0.0.1", 1, config=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="config must be an SmcConfig or None"):
+            await smcfast.start_smc_server(print, "127.0.0.1", 0, config=wrong)  # type: ignore[arg-type]
+
+
 def test_it_is_frozen_and_hashable() -> None:
-    one = SmcConfig(assume=["*:1"], allow_uids=[3])  # type: ignore[arg-type]
+    one = SmcConfig(assume=["*:1"], allow_uids=[3])
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.spin_us = 0  # type: ignore[misc]
     assert hash(one) == hash(SmcConfig(assume=("*:1",), allow_uids=(3,)))
@@ -155,7 +197,9 @@ def test_an_unknown_variable_is_a_warning_once(
     with caplog.at_level(logging.WARNING, "smcfast"):
         SmcConfig()
         SmcConfig()
-    assert [record.message.split(":")[0] for record in caplog.records] == ["unknown variable SMCFAST_RBM_SIZE"]
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "unknown environment variable SMCFAST_RBM_SIZE"
+    ]
     assert "SMCFAST_RMB_SIZE" in caplog.records[0].message
 
 

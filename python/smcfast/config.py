@@ -1,136 +1,112 @@
-"""`SmcConfig`: every knob, its range and its unit.
-
-A field is taken from the call that builds the object, else from its variable ``SMCFAST_<FIELD>``, else it is the
-default. Lists in variables are separated by commas, sizes may end in K, M or G (powers of 1024), switches are 0 or 1.
-"""
+"""`SmcConfig`: every knob, its range and its unit."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from collections.abc import Sequence  # noqa: TC003 - for typing.get_type_hints
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from smcfast import patterns
-from smcfast.errors import SmcConfigError
+from smcfast import patterns, setting
 from smcfast.log import logger
+from smcfast.setting import Refused, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterator
 
-FallbackPolicy: TypeAlias = Literal["allow", "warn", "forbid"]
-
-PREFIX = "SMCFAST_"
-FALLBACKS = ("allow", "warn", "forbid")
-PATHS = ("smc-d", "smc-r", "kernel")
-DISCOVERIES = ("rendezvous", "option")
-RMB_SIZE_MIN = 16 << 10
-RMB_SIZE_MAX = 512 << 20
-UEIDS_MAX = 8
-NOT_FIELDS = frozenset({"LOG"})
+PATHS: Final = ("smc-d", "smc-r", "kernel")
+ABSENT_PATHS: Final = ("smc-r", "kernel")
+"""Paths that may be asked for, for later, and are never taken by this version."""
+DISCOVERIES: Final = ("rendezvous", "option")
+ABSENT_DISCOVERIES: Final = ("option",)
+UEIDS_MAX: Final = 8
+NOT_FIELDS: Final = frozenset({"LOG"})
 """Variables that are read elsewhere."""
 
 _UEID = re.compile(r"[A-Z0-9][A-Z0-9.\-]{0,31}")
-_SIZE = re.compile(r"([0-9]+)([KMG]?)", re.IGNORECASE)
 _warned: set[str] = set()
 
 
-def _text(text: str) -> str:
-    return text.strip()
+def _check_ueids(ueids: tuple[Any, ...]) -> None:
+    if len(ueids) > UEIDS_MAX or not all(isinstance(ueid, str) and _UEID.fullmatch(ueid) for ueid in ueids):
+        raise Refused
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+def _parse_assume(texts: tuple[Any, ...]) -> tuple[patterns.Pattern, ...]:
+    for text in texts:
+        if not isinstance(text, str):
+            raise Refused(f"{text!r} is no string")
+    try:
+        return tuple(patterns.parse(text) for text in texts)
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in _words(text))
-
-
-def _size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("not a size in bytes (digits, then K, M or G if need be)")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
-
-
-def _switch(text: str) -> bool:
-    if text.strip() not in ("0", "1"):
-        raise ValueError("not a switch (0 or 1)")
-    return text.strip() == "1"
-
-
-def _setting(name: str, read: Callable[[str], Any], default: Any) -> Any:
-    """A dataclass field whose default is the variable ``SMCFAST_<name>``, else `default`."""
-
-    def value() -> Any:
-        text = os.environ.get(PREFIX + name)
-        if text is None:
-            return default
-        try:
-            return read(text)
-        except ValueError as error:
-            raise SmcConfigError(f"{PREFIX}{name}={text!r}: {error}") from None
-
-    return field(default_factory=value)
+def _check_assume(texts: tuple[Any, ...]) -> None:
+    _parse_assume(texts)
 
 
 @dataclass(frozen=True)
 class SmcConfig:
-    """How connections and servers look for a faster path than TCP; immutable, and checked when built.
+    """How connections and servers look for a faster path than TCP; immutable, and checked when it is built.
 
-    :raises SmcConfigError: a value is out of its range; the message has the field, the range and the unit.
+    A field that is not given comes from its environment variable, SMCFAST_ and the field's name in capitals, else it is
+    the default. In variables commas stand between the members of a sequence, K, M or G (powers of 1024) may follow a
+    size, and a switch is 1 or 0. An empty variable is an empty sequence, and for other fields as good as none.
+
+    :param fallback: what happens when a connection can only be TCP: "allow" logs the reason at level INFO, "warn" at
+        WARNING, "forbid" raises `SmcFallbackError` (a server closes the connection). Default: "allow".
+    :param paths: paths that may be taken, of "smc-d", "smc-r" and "kernel"; none of them leaves TCP. This version has
+        "smc-d" only, and never takes the others. Default: ("smc-d", "smc-r").
+    :param discovery: how to find out whether the peer speaks SMC, of "rendezvous" and "option". This version has
+        "rendezvous" only. Default: ("rendezvous", "option").
+    :param assume: destinations, and own listeners, that are known to speak SMC, as "host:port": the host is a name, an
+        address, a network (10.0.0.0/8) or *, IPv6 in brackets, the port a number or *. The only setting that can put
+        handshake bytes into the stream of a plain TCP peer. Default: ().
+    :param rmb_size: bytes of each connection's receive buffer, a power of two, 16384..536870912. Default: 1048576.
+    :param spin_us: microseconds for which a waiter looks for the peer's bytes before it sleeps, 0..10000: the first 5 in
+        place, the rest between turns of the loop. 0 sleeps at once. Default: 50.
+    :param preallocate: take a receive buffer's memory at set-up instead of at its first use. Default: False.
+    :param rendezvous_dir: a directory shared between containers. Not in this version, which wants None. Default: None.
+    :param allow_uids: user ids, besides the own one, whose processes may share memory with this one, each
+        0..4294967294. Default: ().
+    :param handshake_timeout: seconds for discovery and handshake together, 0.1..3600. Default: 6.0.
+    :param max_pending_handshakes: handshakes that a server has under way at once, 1..65536; connections beyond are TCP.
+        Default: 1024.
+    :param ueids: enterprise ids for smc-r, at most 8, each 1..32 of A-Z 0-9 . - and beginning with a letter or a digit.
+        Without effect in this version, which has no smc-r. Default: ().
+    :param device: the RDMA device for smc-r. Not in this version, which wants None. Default: None.
+    :raises SmcConfigError: a value is out of its range; the message has the field or the variable, what it was, the
+        range and the unit.
     """
 
-    fallback: FallbackPolicy = _setting("FALLBACK", _text, "allow")  # noqa: RUF009 - a field, see there
-    """What TCP means: "allow" logs it at INFO, "warn" at WARNING, "forbid" raises `SmcFallbackError`."""
-    paths: tuple[str, ...] = _setting("PATHS", _words, ("smc-d", "smc-r"))
-    """Paths that may be taken. This version has "smc-d"; the others are accepted and never chosen."""
-    discovery: tuple[str, ...] = _setting("DISCOVERY", _words, ("rendezvous", "option"))
-    """How to find out whether the peer speaks SMC. This version has "rendezvous"."""
-    assume: tuple[str, ...] = _setting("ASSUME", _words, ())
-    """Destinations and own listeners that are known to speak SMC (``host:port``, see `smcfast.patterns`). The only
-    setting that can put handshake bytes into the stream of a plain TCP peer."""
-    rmb_size: int = _setting("RMB_SIZE", _size, 1 << 20)
-    """Bytes of each connection's receive buffer: a power of two, 16384..536870912."""
-    spin_us: int = _setting("SPIN_US", int, 50)
-    """Microseconds for which a waiter looks for the peer's bytes before it sleeps, 0..10000: the first 5 in place, the
-    rest between turns of the loop; 0 sleeps at once."""
-    preallocate: bool = _setting("PREALLOCATE", _switch, False)
-    """Take a buffer's memory at set-up instead of at first use."""
-    rendezvous_dir: str | None = _setting("RENDEZVOUS_DIR", _text, None)
-    """A directory shared between containers. Not in this version: must be None."""
-    allow_uids: tuple[int, ...] = _setting("ALLOW_UIDS", _numbers, ())
-    """User ids, besides the own one, whose processes may share memory with this one, 0..4294967294."""
-    handshake_timeout: float = _setting("HANDSHAKE_TIMEOUT", float, 6.0)
-    """Seconds for discovery and handshake together, 0.1..3600."""
-    max_pending_handshakes: int = _setting("MAX_PENDING_HANDSHAKES", int, 1024)
-    """Handshakes a server has under way at once, 1..65536; connections beyond are TCP."""
-    ueids: tuple[str, ...] = _setting("UEIDS", _words, ())
-    """User-defined enterprise ids for smc-r, at most 8; 1..32 of A-Z 0-9 . - each. One host has an id of its own."""
-    device: str | None = _setting("DEVICE", _text, None)
-    """The RDMA device for smc-r. Not in this version: must be None."""
+    fallback: Literal["allow", "warn", "forbid"] = setting.choice("allow", "allow", "warn", "forbid")
+    paths: Sequence[str] = setting.words(("smc-d", "smc-r"), *PATHS, absent=ABSENT_PATHS)
+    discovery: Sequence[str] = setting.words(("rendezvous", "option"), *DISCOVERIES, absent=ABSENT_DISCOVERIES)
+    assume: Sequence[str] = setting.several(
+        (), "strings host:port, [v6]:port, network:port, where * is any host or port", _check_assume
+    )
+    rmb_size: int = setting.size(1 << 20, 16 << 10, 512 << 20)
+    spin_us: int = setting.integer(50, 0, 10_000, "microseconds")
+    preallocate: bool = setting.switch(False)
+    rendezvous_dir: str | None = setting.nothing("this version has no rendezvous by directory")
+    allow_uids: Sequence[int] = setting.integers(0, 2**32 - 2, "user ids")
+    handshake_timeout: float = setting.seconds(6.0, 0.1, 3600)
+    max_pending_handshakes: int = setting.integer(1024, 1, 65536, "handshakes")
+    ueids: Sequence[str] = setting.several(
+        (),
+        f"at most {UEIDS_MAX} ids of 1..32 characters A-Z 0-9 . -, a letter or a digit first (without effect: this "
+        "version has no smc-r)",
+        _check_ueids,
+    )
+    device: str | None = setting.nothing("this version has no smc-r")
 
     def __post_init__(self) -> None:
-        for name in ("paths", "discovery", "assume", "allow_uids", "ueids"):
-            object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
-        _one_of("fallback", self.fallback, FALLBACKS)
-        _each_of("paths", self.paths, PATHS)
-        _each_of("discovery", self.discovery, DISCOVERIES)
-        _in_range("spin_us", self.spin_us, 0, 10_000, "microseconds")
-        _in_range("handshake_timeout", self.handshake_timeout, 0.1, 3600, "seconds", kind=(int, float))
-        _in_range("max_pending_handshakes", self.max_pending_handshakes, 1, 65536, "handshakes")
-        _in_range("rmb_size", self.rmb_size, RMB_SIZE_MIN, RMB_SIZE_MAX, "bytes")
-        for uid in self.allow_uids:
-            _in_range("allow_uids", uid, 0, 2**32 - 2, "user ids")
-        if self.rmb_size & (self.rmb_size - 1):
-            _refuse("rmb_size", self.rmb_size, f"a power of two, {RMB_SIZE_MIN}..{RMB_SIZE_MAX} bytes")
-        _one_of("preallocate", self.preallocate, (False, True))
-        for name in ("rendezvous_dir", "device"):
-            if getattr(self, name) is not None:
-                _refuse(name, getattr(self, name), "None: this version cannot use it")
-        _check_ueids(self.ueids)
-        object.__setattr__(self, "_assumed", _parse_assume(self.assume))
+        for one in settings():
+            value = getattr(self, one.name)
+            object.__setattr__(self, one.name, one.from_variable() if value is one else one.take(value))
+        object.__setattr__(self, "_assumed", _parse_assume(tuple(self.assume)))
         _warn_of_strangers()
 
     def assumes(self, host: str | None, address: str, port: int) -> bool:
@@ -139,55 +115,28 @@ class SmcConfig:
         return bool(assumed) and patterns.any_matches(assumed, host, address, port)
 
 
-def _refuse(name: str, value: object, wanted: str) -> None:
-    raise SmcConfigError(f"{name}={value!r}: must be {wanted} (field {name} or {PREFIX}{name.upper()})")
+def settings() -> Iterator[Setting]:
+    """The settings of `SmcConfig`, in its order."""
+    return (cast("Setting", field.default) for field in fields(SmcConfig))
 
 
-def _as_tuple(name: str, value: object) -> tuple[Any, ...]:
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        _refuse(name, value, "a sequence")
-    return tuple(cast("Iterable[Any]", value))
+def configured(config: object) -> SmcConfig:
+    """The `config=` of an entry point; None stands for variables and defaults.
 
-
-def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed or type(value) is not type(allowed[0]):
-        _refuse(name, value, f"one of {', '.join(map(str, allowed))}")
-
-
-def _each_of(name: str, values: tuple[str, ...], allowed: tuple[str, ...]) -> None:
-    if any(value not in allowed for value in values) or len(set(values)) != len(values):
-        _refuse(name, values, f"some of {', '.join(allowed)}, each at most once")
-
-
-def _in_range(
-    name: str, value: object, low: float, high: float, unit: str, kind: type | tuple[type, ...] = int
-) -> None:
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= cast("float", value) <= high:
-        _refuse(name, value, f"{low}..{high} {unit}")
-
-
-def _check_ueids(ueids: tuple[Any, ...]) -> None:
-    if len(ueids) > UEIDS_MAX:
-        _refuse("ueids", ueids, f"at most {UEIDS_MAX} ids")
-    for ueid in ueids:
-        if not isinstance(ueid, str) or not _UEID.fullmatch(ueid):
-            _refuse("ueids", ueids, "ids of 1..32 characters A-Z 0-9 . - that begin with a letter or a digit")
-
-
-def _parse_assume(texts: tuple[str, ...]) -> tuple[patterns.Pattern, ...]:
-    parsed = []
-    for text in texts:
-        try:
-            parsed.append(patterns.parse(text))
-        except (ValueError, AttributeError) as error:
-            raise SmcConfigError(f"assume={texts!r}: {error} (field assume or {PREFIX}ASSUME)") from None
-    return tuple(parsed)
+    :raises TypeError: it is something else.
+    """
+    if config is None:
+        return SmcConfig()
+    if not isinstance(config, SmcConfig):
+        raise TypeError(f"config must be an SmcConfig or None, not {type(config).__name__}")
+    return config
 
 
 def _warn_of_strangers() -> None:
     """Say once in this process which SMCFAST_* variables nobody reads: most are misspelt."""
-    known = NOT_FIELDS.union(f.name.upper() for f in fields(SmcConfig))
+    known = NOT_FIELDS.union(one.name.upper() for one in settings())
     for name in os.environ:
-        if name.startswith(PREFIX) and name not in _warned and name.removeprefix(PREFIX) not in known:
+        if name.startswith(setting.PREFIX) and name not in _warned and name.removeprefix(setting.PREFIX) not in known:
             _warned.add(name)
-            logger.warning("unknown variable %s: smcfast reads %s", name, ", ".join(sorted(PREFIX + k for k in known)))
+            names = ", ".join(sorted(setting.PREFIX + k for k in known))
+            logger.warning("unknown environment variable %s: smcfast reads %s", name, names)

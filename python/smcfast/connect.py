@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket as socket_module
-import ssl as ssl_module
+import socket
+import ssl
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smcfast import addresses, counts, fallback, log, negotiate, streams
-from smcfast.config import SmcConfig
+from smcfast.config import configured
 from smcfast.discovery import Invitation
 from smcfast.errors import Fallback, SmcFallbackError, SmcHandshakeError
 from smcfast.negotiate import Clock
@@ -16,10 +16,10 @@ from smcfast.reasons import reason
 
 if TYPE_CHECKING:
     from smcfast._core import Endpoint
+    from smcfast.config import SmcConfig
 
 DEFAULT_LIMIT = 2**16
-SSL: TypeAlias = "ssl_module.SSLContext | bool | None"
-Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def open_smc_connection(
@@ -27,11 +27,11 @@ async def open_smc_connection(
     port: int | str | None = None,
     *,
     limit: int = DEFAULT_LIMIT,
-    ssl: SSL = None,
+    ssl: ssl.SSLContext | bool | None = None,
     family: int = 0,
     proto: int = 0,
     flags: int = 0,
-    sock: socket_module.socket | None = None,
+    sock: socket.socket | None = None,
     local_addr: tuple[str, int] | None = None,
     server_hostname: str | None = None,
     ssl_handshake_timeout: float | None = None,
@@ -39,7 +39,7 @@ async def open_smc_connection(
     happy_eyeballs_delay: float | None = None,
     interleave: int | None = None,
     config: SmcConfig | None = None,
-) -> Streams:
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to `host` and `port`; the arguments are those of `asyncio.open_connection`.
 
     The path and, when it is "tcp", the reason are in ``writer.get_extra_info("smc")``, an `SmcInfo`.
@@ -53,7 +53,7 @@ async def open_smc_connection(
     """
     loop = asyncio.get_running_loop()
     log.set_up()
-    config = SmcConfig() if config is None else config
+    config = configured(config)
     _check_tls(ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
     if sock is not None:
         _check_sock(sock, host, port)
@@ -80,7 +80,13 @@ async def open_smc_connection(
 class _Tls:
     """What TLS needs, if it was asked for."""
 
-    def __init__(self, ssl: SSL, hostname: str | None, handshake_timeout: float | None, shutdown_timeout: float | None):
+    def __init__(
+        self,
+        ssl: ssl.SSLContext | bool | None,
+        hostname: str | None,
+        handshake_timeout: float | None,
+        shutdown_timeout: float | None,
+    ):
         self.ssl = ssl
         self.hostname = hostname
         self.handshake_timeout = handshake_timeout
@@ -109,7 +115,7 @@ class _Opening:
 
     async def to(
         self, infos: list[addresses.AddrInfo], local: list[addresses.AddrInfo] | None, delay: float | None
-    ) -> Streams:
+    ) -> _Streams:
         """Connect to the first of `infos` that answers, and take the best path to it."""
         known = fallback.beforehand(self._config, bool(self._tls.ssl))
         if known is not None:
@@ -128,11 +134,11 @@ class _Opening:
             raise
         return await self._finish(sock, found)
 
-    async def over(self, sock: socket_module.socket) -> Streams:
+    async def over(self, sock: socket.socket) -> _Streams:
         """Take the user's connected `sock`."""
         sock.setblocking(False)
         why = fallback.beforehand(self._config, bool(self._tls.ssl))
-        if why is not None or sock.family not in (socket_module.AF_INET, socket_module.AF_INET6):
+        if why is not None or sock.family not in (socket.AF_INET, socket.AF_INET6):
             return await self._tcp(sock, why or reason("not_inet"))
         try:
             found = await negotiate.assuming(self._clock, sock, self._config, None, reason("sock_given"))
@@ -147,14 +153,14 @@ class _Opening:
         infos: list[addresses.AddrInfo],
         local: list[addresses.AddrInfo] | None,
         why: Fallback,
-    ) -> Streams:
+    ) -> _Streams:
         """The stream of the first connection is spoiled: a new plain one to the same address takes its place."""
         self._forbid(why)
         same = [info for info in infos if info[4] == sockaddr]
         sock, _, _ = await addresses.connect(self._loop, same, local, None, _uninvited)
         return await self._tcp(sock, why)
 
-    async def _finish(self, sock: socket_module.socket, found: Endpoint | Fallback) -> Streams:
+    async def _finish(self, sock: socket.socket, found: Endpoint | Fallback) -> _Streams:
         if isinstance(found, Fallback):
             return await self._tcp(sock, found)
         try:
@@ -166,7 +172,7 @@ class _Opening:
         counts.count_connection(info.path)
         return pair
 
-    async def _tcp(self, sock: socket_module.socket, why: Fallback) -> Streams:
+    async def _tcp(self, sock: socket.socket, why: Fallback) -> _Streams:
         try:
             info = fallback.settle(self._config, "client", _peer(sock), why, self._clock.elapsed_us())
         except SmcFallbackError:
@@ -183,7 +189,7 @@ class _Opening:
             ssl_shutdown_timeout=self._tls.shutdown_timeout,
         )
 
-    def _invite(self, sock: socket_module.socket, sockaddr: tuple[Any, ...]) -> Invitation:
+    def _invite(self, sock: socket.socket, sockaddr: tuple[Any, ...]) -> Invitation:
         return Invitation(sock, sockaddr, self._config)
 
     def _forbid(self, why: Fallback) -> None:
@@ -192,11 +198,11 @@ class _Opening:
             fallback.settle(self._config, "client", self._host, why)
 
 
-def _uninvited(_sock: socket_module.socket, _sockaddr: tuple[Any, ...]) -> _NoInvitation:
+def _uninvited(_sock: socket.socket, _sockaddr: tuple[Any, ...]) -> _NoInvitation:
     return _NoInvitation()
 
 
-def _peer(sock: socket_module.socket) -> object:
+def _peer(sock: socket.socket) -> object:
     try:
         return sock.getpeername()
     except OSError:
@@ -204,7 +210,11 @@ def _peer(sock: socket_module.socket) -> object:
 
 
 def _check_tls(
-    ssl: SSL, host: str | None, hostname: str | None, handshake_timeout: float | None, shutdown_timeout: float | None
+    ssl: ssl.SSLContext | bool | None,
+    host: str | None,
+    hostname: str | None,
+    handshake_timeout: float | None,
+    shutdown_timeout: float | None,
 ) -> None:
     if not ssl:
         for name, value in (
@@ -218,10 +228,10 @@ def _check_tls(
         raise ValueError("You must set server_hostname when using ssl without a host")
 
 
-def _check_sock(sock: socket_module.socket, host: str | None, port: int | str | None) -> None:
-    if isinstance(sock, ssl_module.SSLSocket):
+def _check_sock(sock: socket.socket, host: str | None, port: int | str | None) -> None:
+    if isinstance(sock, ssl.SSLSocket):
         raise TypeError("Socket cannot be of type SSLSocket")
     if host is not None or port is not None:
         raise ValueError("host/port and sock can not be specified at the same time")
-    if sock.type != socket_module.SOCK_STREAM:
+    if sock.type != socket.SOCK_STREAM:
         raise ValueError(f"A Stream Socket was expected, got {sock!r}")

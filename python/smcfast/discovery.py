@@ -20,7 +20,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from smcfast import netlink, remembered, rendezvous
-from smcfast.reasons import reason
+from smcfast.reasons import explained, reason
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,6 +37,7 @@ POLL_LAST: Final = 0.02
 STRANGERS_MAX: Final = 64
 """Callers that are not the server, before a client gives up."""
 BACKLOG: Final = 8
+NOT_LOOKED_FOR: Final = "discovery is switched off, and assume does not name this peer"
 
 
 def allowed_uids(config: SmcConfig) -> Collection[int]:
@@ -64,7 +65,7 @@ class Invitation:
         self.why: Fallback | None = None
         """Why there is no rendezvous; None when a server may call."""
         if "rendezvous" not in config.discovery:
-            self.why = reason("disabled")
+            self.why = explained("disabled", NOT_LOOKED_FOR)
         else:
             self._open(sock, sockaddr)
 
@@ -196,7 +197,7 @@ class Caller:
         self.why: Fallback | None = None
         """Why there is none."""
         if "rendezvous" not in config.discovery:
-            self.why = reason("disabled")
+            self.why = explained("disabled", NOT_LOOKED_FOR)
             return
         try:
             self._call(sock, allowed_uids(config), busy)

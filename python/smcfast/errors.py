@@ -74,4 +74,7 @@ class PeerMisbehaved(SmcError, ConnectionError):
 
 
 class SmcConfigError(ValueError):
-    """A value of `SmcConfig` or of an ``SMCFAST_*`` variable is out of its range; the message names all three."""
+    """A field of `SmcConfig` or an ``SMCFAST_*`` variable is not what it must be.
+
+    The message says which of the two it was, the value, the range and the unit.
+    """

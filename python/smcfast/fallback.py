@@ -6,9 +6,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from smcfast import _native, counts, log
+from smcfast.config import ABSENT_DISCOVERIES, ABSENT_PATHS
 from smcfast.errors import Fallback, SmcFallbackError
 from smcfast.info import SmcInfo
-from smcfast.reasons import reason
+from smcfast.reasons import explained, reason
 
 if TYPE_CHECKING:
     from smcfast.config import SmcConfig
@@ -20,9 +21,19 @@ def beforehand(config: SmcConfig, tls: bool) -> Fallback | None:
         return reason("platform")
     if tls:
         return reason("tls")
-    if "smc-d" not in config.paths or not ("rendezvous" in config.discovery or config.assume):
-        return reason("disabled")
-    return None
+    return _switched_off(config)
+
+
+def _switched_off(config: SmcConfig) -> Fallback | None:
+    """Does the configuration leave a path, and a way to find the peer, that this version has?"""
+    if not set(config.paths) - set(ABSENT_PATHS):
+        absent = " nor ".join(config.paths)
+        return explained("disabled", f"paths={tuple(config.paths)}: this version has no {absent}" if absent else "")
+    if config.assume or set(config.discovery) - set(ABSENT_DISCOVERIES):
+        return None
+    absent = " nor ".join(config.discovery)
+    text = f"discovery={tuple(config.discovery)}: this version has no {absent}"
+    return explained("disabled", text if absent else "")
 
 
 def settle(config: SmcConfig, role: str, peer: object, why: Fallback, setup_us: int | None = None) -> SmcInfo:

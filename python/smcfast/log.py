@@ -37,11 +37,11 @@ def set_up() -> None:
 
 
 def _obey(text: str | None) -> None:
-    if not text:
+    if text is None or not text.strip():
         return
     level = _LEVELS.get(text.strip().lower())
     if level is None:
-        raise SmcConfigError(f"SMCFAST_LOG={text!r}: must be one of {', '.join(_LEVELS)}")
+        raise SmcConfigError(f"environment variable SMCFAST_LOG={text!r}: must be one of {', '.join(_LEVELS)}")
     logger.setLevel(level)
     if not logger.hasHandlers():
         handler = logging.StreamHandler()

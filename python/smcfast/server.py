@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket as socket_module
-import ssl as ssl_module
+import socket
+import ssl
 import sys
 import weakref
 from asyncio import trsock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from smcfast import counts, fallback, log, negotiate, netlink, streams
-from smcfast.config import SmcConfig
+from smcfast.config import configured
 from smcfast.connect import DEFAULT_LIMIT
 from smcfast.discovery import Caller
 from smcfast.errors import Fallback, SmcFallbackError, SmcHandshakeError
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from smcfast._core import Endpoint, ServerSetup
+    from smcfast.config import SmcConfig
 
 ACCEPT_RETRY_DELAY: Final = 1.0
 """Seconds for which a listener rests when descriptors or memory have run out."""
 WAIT_CLOSED_WAITS: Final = sys.version_info >= (3, 12)
 """Since 3.12 asyncio's ``Server.wait_closed`` waits for the connections as well; before, a closed server was enough."""
 
-Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-ClientConnectedCallback: TypeAlias = "Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]"
+_Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_Callback: TypeAlias = "Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]"
 
 
 async def start_smc_server(
-    client_connected_cb: ClientConnectedCallback,
+    client_connected_cb: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None],
     host: str | Sequence[str] | None = None,
     port: int | str | None = None,
     *,
     limit: int = DEFAULT_LIMIT,
-    family: int = socket_module.AF_UNSPEC,
-    flags: int = socket_module.AI_PASSIVE,
-    sock: socket_module.socket | None = None,
+    family: int = socket.AF_UNSPEC,
+    flags: int = socket.AI_PASSIVE,
+    sock: socket.socket | None = None,
     backlog: int = 100,
-    ssl: ssl_module.SSLContext | None = None,
+    ssl: ssl.SSLContext | None = None,
     reuse_address: bool | None = None,
     reuse_port: bool | None = None,
     keep_alive: bool | None = None,
@@ -64,8 +65,9 @@ async def start_smc_server(
     """
     loop = asyncio.get_running_loop()
     log.set_up()
-    config = SmcConfig() if config is None else config
-    _check(ssl, sock, host, port, ssl_handshake_timeout, ssl_shutdown_timeout)
+    config = configured(config)
+    _check_tls(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
+    _check_sock(sock, host, port)
     if sock is not None:
         sockets = [sock]
     else:
@@ -75,7 +77,7 @@ async def start_smc_server(
     for listener in sockets:
         listener.setblocking(False)
         if keep_alive and sock is None:
-            listener.setsockopt(socket_module.SOL_SOCKET, socket_module.SO_KEEPALIVE, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     tls = None if ssl is None else (ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
     server = SmcServer(loop, sockets, client_connected_cb, config, limit, backlog, tls)
     if start_serving:
@@ -87,31 +89,27 @@ async def start_smc_server(
     return server
 
 
-def _check(
-    ssl: object,
-    sock: socket_module.socket | None,
-    host: object,
-    port: object,
-    handshake_timeout: float | None,
-    shutdown_timeout: float | None,
-) -> None:
+def _check_tls(ssl: object, handshake_timeout: float | None, shutdown_timeout: float | None) -> None:
     if isinstance(ssl, bool):
         raise TypeError("ssl argument must be an SSLContext or None")
     if ssl is None and handshake_timeout is not None:
         raise ValueError("ssl_handshake_timeout is only meaningful with ssl")
     if ssl is None and shutdown_timeout is not None:
         raise ValueError("ssl_shutdown_timeout is only meaningful with ssl")
-    if isinstance(sock, ssl_module.SSLSocket):
+
+
+def _check_sock(sock: socket.socket | None, host: object, port: object) -> None:
+    if isinstance(sock, ssl.SSLSocket):
         raise TypeError("Socket cannot be of type SSLSocket")
     if host is None and port is None and sock is None:
         raise ValueError("Neither host/port nor sock were specified")
     if sock is not None and (host is not None or port is not None):
         raise ValueError("host/port and sock can not be specified at the same time")
-    if sock is not None and sock.type != socket_module.SOCK_STREAM:
+    if sock is not None and sock.type != socket.SOCK_STREAM:
         raise ValueError(f"A Stream Socket was expected, got {sock!r}")
 
 
-async def _bound(loop: asyncio.AbstractEventLoop, host: Any, port: Any, **options: Any) -> list[socket_module.socket]:
+async def _bound(loop: asyncio.AbstractEventLoop, host: Any, port: Any, **options: Any) -> list[socket.socket]:
     """Sockets bound as the loop's own ``create_server`` binds them: resolving, flags and errors are all its work."""
     binder = await loop.create_server(asyncio.Protocol, host, port, start_serving=False, **options)
     with contextlib.ExitStack() as unless_complete:
@@ -132,15 +130,15 @@ class SmcServer(asyncio.AbstractServer):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        sockets: list[socket_module.socket],
-        client_connected_cb: ClientConnectedCallback,
+        sockets: list[socket.socket],
+        client_connected_cb: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None],
         config: SmcConfig,
         limit: int,
         backlog: int,
-        tls: tuple[ssl_module.SSLContext, float | None, float | None] | None,
+        tls: tuple[ssl.SSLContext, float | None, float | None] | None,
     ) -> None:
         self._loop = loop
-        self._sockets: list[socket_module.socket] | None = sockets
+        self._sockets: list[socket.socket] | None = sockets
         self._acceptors: list[_Acceptor] = []
         self._backlog = backlog
         self._welcome = _Welcome(self, loop, client_connected_cb, config, limit, tls)
@@ -266,9 +264,7 @@ class SmcServer(asyncio.AbstractServer):
 class _Acceptor:
     """The accept loop of one listening socket, and its name."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, sock: socket_module.socket, backlog: int, welcome: _Welcome
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, backlog: int, welcome: _Welcome) -> None:
         self._loop = loop
         self._sock = sock
         self._backlog = backlog
@@ -324,10 +320,10 @@ class _Welcome:
         self,
         server: SmcServer,
         loop: asyncio.AbstractEventLoop,
-        callback: ClientConnectedCallback,
+        callback: _Callback,
         config: SmcConfig,
         limit: int,
-        tls: tuple[ssl_module.SSLContext, float | None, float | None] | None,
+        tls: tuple[ssl.SSLContext, float | None, float | None] | None,
     ) -> None:
         self._server = server
         self._loop = loop
@@ -340,9 +336,9 @@ class _Welcome:
         self.pending: set[asyncio.Task[None]] = set()
         self._running: set[asyncio.Task[None]] = set()
 
-    def announces(self, sock: socket_module.socket) -> bool:
+    def announces(self, sock: socket.socket) -> bool:
         """Is this a listener whose clients should look for smcfast?"""
-        inet = sock.family in (socket_module.AF_INET, socket_module.AF_INET6)
+        inet = sock.family in (socket.AF_INET, socket.AF_INET6)
         return inet and self._known is None and "rendezvous" in self._config.discovery
 
     def cancel(self) -> None:
@@ -350,12 +346,12 @@ class _Welcome:
         for task in self.pending:
             task.cancel()
 
-    def receive(self, conn: socket_module.socket) -> None:
+    def receive(self, conn: socket.socket) -> None:
         """Look for the client's rendezvous at once, then go on in a task."""
         conn.setblocking(False)
         arrival = _Arrival(conn, Clock.start(self._loop, self._config))
         try:
-            if self._known is None and conn.family in (socket_module.AF_INET, socket_module.AF_INET6):
+            if self._known is None and conn.family in (socket.AF_INET, socket.AF_INET6):
                 busy = self._handshakes >= self._config.max_pending_handshakes
                 arrival.caller = Caller(conn, self._config, busy)
                 arrival.setup = negotiate.greet(arrival.clock, arrival.caller, self._config)
@@ -390,7 +386,7 @@ class _Welcome:
             return
         self._call(reader, writer)
 
-    async def _streams(self, arrival: _Arrival) -> Streams:
+    async def _streams(self, arrival: _Arrival) -> _Streams:
         found = self._known or reason("not_inet")
         if arrival.caller is not None:
             answer = await negotiate.as_server(arrival.clock, arrival.conn, arrival.caller, arrival.setup, self._config)
@@ -399,14 +395,14 @@ class _Welcome:
             found = answer
         return await self._on_tcp(arrival, found)
 
-    def _on_ring(self, arrival: _Arrival, endpoint: Endpoint) -> Streams:
+    def _on_ring(self, arrival: _Arrival, endpoint: Endpoint) -> _Streams:
         info = negotiate.describe(arrival.clock, endpoint)
         pair = streams.ring_streams(self._loop, arrival.conn, endpoint, info, limit=self._limit, server=self._server)
         arrival.delivered = True
         counts.count_connection(info.path)
         return pair
 
-    async def _on_tcp(self, arrival: _Arrival, why: Fallback) -> Streams:
+    async def _on_tcp(self, arrival: _Arrival, why: Fallback) -> _Streams:
         info = fallback.settle(self._config, "server", arrival.peer(), why, arrival.clock.elapsed_us())
         context, handshake_timeout, shutdown_timeout = self._tls or (None, None, None)
         arrival.delivered = True  # From here on the socket is the transport's, even if it fails.
@@ -458,7 +454,7 @@ class _Welcome:
 class _Arrival:
     """One accepted connection until it is delivered to a transport, or closed."""
 
-    def __init__(self, conn: socket_module.socket, clock: Clock) -> None:
+    def __init__(self, conn: socket.socket, clock: Clock) -> None:
         self.conn = conn
         self.clock = clock
         self.caller: Caller | None = None

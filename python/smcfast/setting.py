@@ -1,0 +1,208 @@
+"""One setting: its default, its variable, its range, and the words for what is out of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from smcfast.errors import SmcConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PREFIX: Final = "SMCFAST_"
+
+_SIZE = re.compile(r"([0-9]+)([KMG]?)", re.IGNORECASE)
+_SWITCHES = {"1": True, "true": True, "0": False, "false": False}
+
+
+class Setting:
+    """The default of a dataclass field: the field's variable, else `default`.
+
+    `take` and `from_variable` give a value as the object keeps it, or an error that says what is wanted.
+    """
+
+    def __init__(
+        self,
+        default: Any,
+        wanted: str,
+        check: Callable[[Any], Any],
+        read: Callable[[str], Any] = str.strip,
+        spelling: str = "",
+    ) -> None:
+        """
+        :param wanted: what a value must be, with range and unit.
+        :param check: from a value to the one that is kept; ValueError, with details if there are any, refuses it.
+        :param read: from the text of a variable to a value; ValueError refuses it.
+        :param spelling: how a variable is written, where that is not obvious.
+        """
+        self.default = default
+        self.wanted = wanted
+        self.name = ""
+        self._check = check
+        self._read = read
+        self._spelling = spelling and f" ({spelling})"
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.variable}, else {self.default!r}>"
+
+    @property
+    def variable(self) -> str:
+        """The name of the environment variable."""
+        return PREFIX + self.name.upper()
+
+    def take(self, value: Any) -> Any:
+        """A value that the caller has given.
+
+        :raises SmcConfigError: it is not what is wanted.
+        """
+        try:
+            return self._check(value)
+        except ValueError as error:
+            raise SmcConfigError(_message(f"{self.name}={value!r}", self.wanted, error)) from None
+
+    def from_variable(self) -> Any:
+        """The value of the variable, the default when there is none; an empty one is an empty list or none at all.
+
+        :raises SmcConfigError: it is not what is wanted.
+        """
+        text = os.environ.get(self.variable)
+        if text is None or (not text.strip() and not isinstance(self.default, tuple)):
+            return self.default
+        try:
+            return self._check(self._read(text))
+        except ValueError as error:
+            name = f"environment variable {self.variable}={text!r}"
+            raise SmcConfigError(_message(name, self.wanted + self._spelling, error)) from None
+
+
+def _message(name: str, wanted: str, error: ValueError) -> str:
+    details = f"; {error}" if isinstance(error, Refused) and error.args else ""
+    return f"{name}: must be {wanted}{details}"
+
+
+class Refused(ValueError):
+    """A value is not what is wanted; the text, if there is one, says what is wrong with it."""
+
+
+def choice(default: str, *allowed: str) -> Any:
+    """One of some words."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise Refused
+        return value
+
+    return Setting(default, f"one of {', '.join(allowed)}", check)
+
+
+def switch(default: bool) -> Any:
+    """True or False."""
+
+    def check(value: Any) -> bool:
+        if not isinstance(value, int) or value not in (0, 1):
+            raise Refused
+        return bool(value)
+
+    def read(text: str) -> Any:
+        return _SWITCHES.get(text.strip().lower())
+
+    return Setting(default, "True or False, or 1 or 0", check, read)
+
+
+def integer(default: int, low: int, high: int, unit: str) -> Any:
+    """An int within bounds."""
+    return Setting(default, f"an int, {low}..{high} {unit}", lambda value: _integer(value, low, high), int)
+
+
+def size(default: int, low: int, high: int) -> Any:
+    """A power of two within bounds, in bytes."""
+
+    def check(value: Any) -> int:
+        if _integer(value, low, high) & (value - 1):
+            raise Refused
+        return int(value)
+
+    wanted = f"an int, a power of two, {low}..{high} bytes"
+    return Setting(default, wanted, check, _size, "K, M or G may follow it")
+
+
+def seconds(default: float, low: float, high: float) -> Any:
+    """A time within bounds."""
+
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise Refused
+        return value
+
+    return Setting(default, f"a number, {low}..{high} seconds", check, float)
+
+
+def several(
+    default: Sequence[Any], wanted: str, check: Callable[[tuple[Any, ...]], None], read: Callable[[str], Any] = str
+) -> Any:
+    """A list, kept as a tuple.
+
+    :param check: ValueError refuses the members.
+    :param read: from the text of one member to its value.
+    """
+
+    def check_all(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+            raise Refused
+        members = tuple(value)
+        check(members)
+        return members
+
+    def read_all(text: str) -> tuple[Any, ...]:
+        return tuple(read(word.strip()) for word in text.split(",") if word.strip())
+
+    return Setting(tuple(default), f"a sequence of {wanted}", check_all, read_all, "commas between them")
+
+
+def words(default: Sequence[str], *allowed: str, absent: Sequence[str]) -> Any:
+    """Some of the words that are allowed, each at most once; this version does not have the `absent` ones."""
+
+    def check(members: tuple[Any, ...]) -> None:
+        if any(member not in allowed for member in members) or len(set(members)) != len(members):
+            raise Refused
+
+    wanted = f"{', '.join(allowed)}, each at most once (not in this version: {', '.join(absent)})"
+    return several(default, wanted, check)
+
+
+def integers(low: int, high: int, unit: str) -> Any:
+    """A list of ints within bounds, empty by default."""
+
+    def check(members: tuple[Any, ...]) -> None:
+        for member in members:
+            _integer(member, low, high)
+
+    return several((), f"ints, each {low}..{high} ({unit})", check, int)
+
+
+def nothing(why: str) -> Any:
+    """A setting of a later version, which has to be None in this one."""
+
+    def check(value: Any) -> None:
+        if value is not None:
+            raise Refused
+
+    return Setting(None, f"None: {why}", check)
+
+
+def _integer(value: Any, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise Refused
+    return value
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise Refused
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
