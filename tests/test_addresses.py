@@ -124,6 +124,20 @@ async def test_happy_eyeballs_do_not_wait_for_a_silent_address() -> None:
         assert descriptors() == before
 
 
+async def test_two_winners_at_once_leave_one() -> None:
+    """Both connects are done in one turn of the loop: the second one is closed, and not lost."""
+    with listening("127.0.0.1") as (_, one), listening("127.0.0.1") as (_, two):
+        doubles = 0
+        for _ in range(50):
+            before = descriptors()
+            log: list[str] = []
+            await connected([info(V4, "127.0.0.1", one), info(V4, "127.0.0.1", two)], 0.0, log)
+            doubles += len(log) > 1
+            assert log.count("-127.0.0.1") == len(log) // 2
+            assert descriptors() == before
+        assert doubles > 0
+
+
 async def test_a_cancelled_race_leaves_nothing() -> None:
     with silent() as one, silent() as two:
         before = descriptors()

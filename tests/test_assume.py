@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,9 @@ async def test_a_plain_client_in_pieces() -> None:
             writer.write(piece)
             await asyncio.sleep(0.01)
         assert await reader.readexactly(4) == b"\xe2\xd4\xc3x"
+        for _ in range(3):  # and later ones are no longer waited for in fours
+            writer.write(b"y")
+            assert await reader.readexactly(1) == b"y"
         writer.close()
         await writer.wait_closed()
 
@@ -219,6 +223,27 @@ async def test_a_client_without_a_door_is_declined() -> None:
             assert outcome[:2] == ("declined", 0x0303_0007)
             await loop.sock_sendall(tcp, b"hello")
             assert await loop.sock_recv(tcp, 100) == b"hello"
+
+
+def connect_as(parent: Channel, host: str, port: int, uid: int) -> list[Any]:
+    """Child of another user: one assumed connection."""
+    socket.getaddrinfo("127.0.0.1", 0)  # what is needed must be loaded: the interpreter's files may be out of reach
+    asyncio.run(asyncio.sleep(0))
+    os.setgroups([])
+    os.setuid(uid)
+
+    async def connect() -> list[Any]:
+        return list(await talk(*await smcfast.open_smc_connection(host, port, config=ONLY)))
+
+    return asyncio.run(connect())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process of another user")
+async def test_another_user_is_declined(spawn: Spawn) -> None:
+    """The memory goes to allowed users only; the connection goes on as TCP."""
+    async with echoing("127.0.0.1", ONLY) as target:
+        child = spawn(connect_as, *target, 65534)
+        assert await child.aresult() == ["tcp", "no_smc_d_v2_device"]
 
 
 async def test_a_name_that_is_taken() -> None:

@@ -325,6 +325,48 @@ def _drain(listener: socket.socket) -> None:
             listener.accept()[0].close()
 
 
+async def test_after_giving_up_the_other_side_knows() -> None:
+    """Who stops listening lets nothing more in: a send fails then, and is not lost in a queue."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.setblocking(False)
+        assert await rendezvous.last_frame(loop, ours, loop.time()) is None
+        assert not rendezvous.send_frame(theirs, b"GO")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.setblocking(False)
+        due = loop.time() + 0.02
+        loop.call_at(due, theirs.send, b"GO")  # it comes in the very turn of the loop in which the time is over
+        assert await rendezvous.last_frame(loop, ours, due) == (b"GO", [])
+
+
+async def test_frames_and_descriptors() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = descriptors()
+    with ours, theirs:
+        ours.setblocking(False)
+        assert rendezvous.take_frame(ours) is None
+        assert rendezvous.send_frame(theirs, b"two", [0, 1])
+        packet = rendezvous.take_frame(ours)
+        assert packet is not None
+        frame, fds = packet
+        assert (frame, len(fds), [os.get_inheritable(fd) for fd in fds]) == (b"two", 2, [False, False])
+        rendezvous.close_fds(fds)
+        # Too much of either is no packet of ours, and leaves no descriptor here.
+        assert rendezvous.send_frame(theirs, b"many", [0] * (rendezvous.FDS_MAX + 1))
+        assert rendezvous.take_frame(ours) == (b"", [])
+        assert rendezvous.send_frame(theirs, b"x" * (rendezvous.FRAME_MAX + 1), [0])
+        assert rendezvous.take_frame(ours) == (b"", [])
+        assert descriptors() == before
+        witness = rendezvous.pidfd(ours)
+        assert witness is not None
+        assert not os.get_inheritable(witness)
+        os.close(witness)
+        theirs.close()
+        assert rendezvous.take_frame(ours) == (b"", [])
+
+
 def become(uid: int) -> None:
     """Turn into another user, who may have no access to the interpreter's files: what is needed must be loaded."""
     socket.getaddrinfo("127.0.0.1", 0)
@@ -371,6 +413,31 @@ async def test_a_stranger_at_the_door_is_sent_away(spawn: Spawn, host: str) -> N
 
 
 @ROOT
+async def test_a_stranger_who_is_allowed_is_still_not_the_server(spawn: Spawn) -> None:
+    """The connection is accepted, and another user's process is at the door first: only the acceptor's own user counts."""
+    loop = asyncio.get_running_loop()
+    config = SmcConfig(allow_uids=(NOBODY,))
+    with listening("127.0.0.1") as (listeners, _), socket.socket() as tcp:
+        async with registered(*listeners):
+            tcp.setblocking(False)
+            child = spawn(stranger, rendezvous.client_name(netlink.cookie(tcp)).hex(), NOBODY)
+            await child.areceive()
+            with contextlib.closing(Invitation(tcp, target_of(listeners[0]), config)) as invitation:
+                await loop.sock_connect(tcp, target_of(listeners[0]))
+                accepted, _ = await loop.sock_accept(listeners[0])
+                child.send("call")
+                assert await child.areceive() == "called"
+                with accepted, contextlib.closing(Caller(accepted, config, busy=False)) as caller:
+                    assert caller.conn is not None
+                    conn = await invitation.answer(loop, tcp, loop.time() + 5)
+                    assert isinstance(conn, socket.socket)
+                    assert rendezvous.credentials(conn)[1] == os.geteuid()
+                    conn.close()
+            child.send("enough")
+            await child.aresult()
+
+
+@ROOT
 async def test_a_crowd_of_strangers_ends_the_wait(spawn: Spawn) -> None:
     loop = asyncio.get_running_loop()
     with listening("127.0.0.1") as (listeners, _), socket.socket() as tcp:
@@ -409,7 +476,8 @@ def squat(parent: Channel, name: str, uid: int) -> None:
 
 
 @ROOT
-async def test_a_squatter_on_the_clients_name(spawn: Spawn) -> None:
+@pytest.mark.parametrize("allowed", [(), (NOBODY,)])
+async def test_a_squatter_on_the_clients_name(spawn: Spawn, allowed: tuple[int, ...]) -> None:
     """The client is TCP at once; the server sees from the uid that it is not the client whom it has reached."""
     loop = asyncio.get_running_loop()
     with listening("127.0.0.1") as (listeners, _), socket.socket() as tcp:
@@ -422,7 +490,7 @@ async def test_a_squatter_on_the_clients_name(spawn: Spawn) -> None:
                 assert invitation.why.name == "name_taken"
                 await loop.sock_connect(tcp, target_of(listeners[0]))
                 child.send("take")
-                assert await server(listeners[0]) == "uid"
+                assert await server(listeners[0], SmcConfig(allow_uids=allowed)) == "uid"
                 assert await child.areceive() == ""  # not even HELLO
                 await child.aresult()
 

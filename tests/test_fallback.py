@@ -411,9 +411,11 @@ async def test_the_log_line(caplog: pytest.LogCaptureFixture, policy: Any, level
 
 
 async def test_forbidden_by_the_client(host: str) -> None:
+    forbidden = smcfast.stats()["forbidden"]
     with listening(host) as (listeners, port):
         with pytest.raises(SmcFallbackError) as caught:
             await smcfast.open_smc_connection(host, port, config=FORBID)
+        assert smcfast.stats()["forbidden"] == forbidden + 1
         assert (caught.value.code, caught.value.name) == (0x0301_0000, "peer_plain")
         assert "the peer did not announce SMC" in str(caught.value)
         conn, _ = listeners[0].accept()
@@ -483,8 +485,13 @@ def test_the_variable_that_shows_the_log(run_python: Run, level: str, shown: boo
     assert done.returncode == 0
     assert ("is TCP: the peer did not announce SMC (peer_plain, 0x03010000)" in done.stderr) == shown
     assert len(done.stderr.splitlines()) == shown
+    # A user's own logging is left as it is, and no line comes twice, whichever comes first.
     done = run_python("-c", f"import logging; logging.basicConfig()\n{LOGGED}", env={"SMCFAST_LOG": level})
     assert len(done.stderr.splitlines()) == shown
+    assert not shown or done.stderr.startswith("INFO:smcfast:")
+    later = f"{LOGGED}\nimport logging; logging.basicConfig()\nasyncio.run(main())"
+    done = run_python("-c", later, env={"SMCFAST_LOG": level})
+    assert len(done.stderr.splitlines()) == 2 * shown
 
 
 def test_a_wrong_level_is_said(run_python: Run) -> None:

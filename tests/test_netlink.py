@@ -75,6 +75,15 @@ def test_a_dual_stack_listener_serves_both_families() -> None:
             assert entry.cookie == netlink.cookie(listener)
 
 
+@pytest.mark.parametrize(("loopback", "anywhere"), [("127.0.0.1", "0.0.0.0"), ("::1", "::")])
+def test_the_any_address_is_this_host(loopback: str, anywhere: str) -> None:
+    """A connect to it arrives at the loopback address, so that is whose listener counts."""
+    with listening(loopback) as (listeners, port):
+        entry = netlink.listener_of(netlink.destination((anywhere, port)))
+        assert entry is not None
+        assert entry.cookie == netlink.cookie(listeners[0])
+
+
 def test_the_exact_listener_wins_over_the_wildcard() -> None:
     with socket.create_server(("0.0.0.0", 0), reuse_port=True) as wildcard:
         port = wildcard.getsockname()[1]
