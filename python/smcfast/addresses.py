@@ -7,8 +7,10 @@ connect; the rendezvous needs exactly that moment.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import itertools
+import select
 import socket
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -183,7 +185,7 @@ async def _attempt(
         if local_infos is not None:
             _bind(sock, family, local_infos)
         extra = prepare(sock, sockaddr)
-        await loop.sock_connect(sock, sockaddr)
+        await _establish(loop, sock, sockaddr)
     except BaseException as error:
         if extra is not None:
             extra.close()
@@ -193,6 +195,39 @@ async def _attempt(
             failures.append(error)
         raise
     return sock, sockaddr, extra
+
+
+async def _establish(loop: asyncio.AbstractEventLoop, sock: socket.socket, sockaddr: tuple[Any, ...]) -> None:
+    """``loop.sock_connect`` for a numeric address: uvloop's would ask the resolver, in a thread, what that is."""
+    error = sock.connect_ex(sockaddr)
+    if error in (errno.EINPROGRESS, errno.EINTR):
+        # On this host it is done by now, and then the loop need not be asked.
+        if not _is_writable(sock):
+            await _writable(loop, sock)
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, f"Connect call failed {sockaddr}")
+
+
+def _is_writable(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
+async def _writable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    waiter: asyncio.Future[None] = loop.create_future()
+    fd = sock.fileno()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    loop.add_writer(fd, wake)
+    try:
+        await waiter
+    finally:
+        loop.remove_writer(fd)
 
 
 def _bind(sock: socket.socket, family: int, local_infos: Iterable[AddrInfo]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Sequence  # noqa: TC003 - for typing.get_type_hints
@@ -121,15 +122,21 @@ def settings() -> Iterator[Setting]:
 
 
 def configured(config: object) -> SmcConfig:
-    """The `config=` of an entry point; None stands for variables and defaults.
+    """The `config=` of an entry point; None stands for variables and defaults, as they were at its first use.
 
     :raises TypeError: it is something else.
     """
     if config is None:
-        return SmcConfig()
+        return _default()
     if not isinstance(config, SmcConfig):
         raise TypeError(f"config must be an SmcConfig or None, not {type(config).__name__}")
     return config
+
+
+@functools.cache
+def _default() -> SmcConfig:
+    """Read the environment once in this process: it costs more than the rest of a connect's arguments."""
+    return SmcConfig()
 
 
 def _warn_of_strangers() -> None:

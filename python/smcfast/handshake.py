@@ -7,6 +7,7 @@ it is an argument.
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Protocol
 
 from smcfast import rendezvous
@@ -15,7 +16,6 @@ from smcfast.reasons import DECLINED_NO_DEVICE, DECLINED_VERSION, diagnosis, exp
 
 if TYPE_CHECKING:
     import asyncio
-    import socket
 
     from smcfast._core import ClientSetup, ServerSetup
     from smcfast.assume import Door
@@ -154,9 +154,17 @@ class _Exchange:
         if not data:
             return
         try:
-            await self._loop.sock_sendall(self._tcp, data)
+            sent = self._try_send(data)
+            if sent < len(data):
+                await self._loop.sock_sendall(self._tcp, data[sent:])
         except OSError:
             self._machine.receive(b"", self._loop.time())
+
+    def _try_send(self, data: bytes) -> int:
+        try:
+            return self._tcp.send(data, socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            return 0
 
     async def _receive(self, *others: socket.socket) -> None:
         """Take from TCP what the machine wants; return early when one of `others` has something."""
