@@ -45,12 +45,12 @@ def allowed_uids(config: SmcConfig) -> Collection[int]:
     return {os.geteuid(), *config.allow_uids}
 
 
-def _plain(own: netlink.Address, peer: netlink.Address, why: Fallback) -> Fallback:
+def _plain(ends: tuple[netlink.Address, netlink.Address] | None, why: Fallback) -> Fallback:
     """`why`, unless "no such socket" may mean that the kernel has no look-ups at all: it must know the own end."""
-    if why.name != "peer_plain" or netlink.works():
+    if why.name != "peer_plain" or netlink.works() or ends is None:
         return why
     try:
-        return why if netlink.look_up(own, peer) is not None else reason("no_sock_diag")
+        return why if netlink.look_up(*ends) is not None else reason("no_sock_diag")
     except netlink.SockDiagUnavailable:
         return reason("no_sock_diag")
 
@@ -91,10 +91,10 @@ class Invitation:
 
         The caller still has to close the invitation, and that is what tells the server "TCP".
         """
-        own, peer = netlink.address(sock.getsockname()), netlink.address(sock.getpeername())
-        if self._door is None or self.why is not None:
-            return _plain(own, peer, self.why or reason("peer_plain"))
-        visit = _Visit(self._door, sock, own, peer, allowed_uids(self._config))
+        ends = netlink.ends(sock)
+        if self._door is None or self.why is not None or ends is None:
+            return _plain(ends, self.why or reason("peer_plain"))
+        visit = _Visit(self._door, sock, *ends, allowed_uids(self._config))
         try:
             answer = await visit.wait(loop, deadline)
         except netlink.SockDiagUnavailable:
@@ -207,10 +207,10 @@ class Caller:
             self.why = reason("resources")
 
     def _call(self, sock: socket.socket, allowed: Collection[int], busy: bool) -> None:
-        own, peer = netlink.address(sock.getsockname()), netlink.address(sock.getpeername())
-        client = netlink.look_up(peer, own)
+        ends = netlink.ends(sock)
+        client = None if ends is None else netlink.look_up(*reversed(ends))
         if client is None or client.state != netlink.TCP_ESTABLISHED:
-            self.why = _plain(own, peer, reason("peer_plain"))
+            self.why = _plain(ends, reason("peer_plain"))
             return
         try:
             conn = rendezvous.call(rendezvous.client_name(client.cookie))

@@ -97,7 +97,10 @@ async def assuming(
 
     :raises SmcHandshakeError: it does not, and the stream is spoiled; the destination is remembered.
     """
-    address, port = tcp.getpeername()[:2]
+    try:
+        address, port = tcp.getpeername()[:2]
+    except OSError:
+        return otherwise  # The peer has gone already.
     if not config.assumes(host, address, port):
         return otherwise
     if (address, port) in remembered.destinations:

@@ -94,6 +94,14 @@ def destination(sockaddr: tuple[Any, ...]) -> Address:
     return target._replace(host=loopback)
 
 
+def ends(sock: socket.socket) -> tuple[Address, Address] | None:
+    """The local and the remote address of a connected `sock`; None when the connection is lost already."""
+    try:
+        return address(sock.getsockname()), address(sock.getpeername())
+    except OSError:
+        return None
+
+
 def cookie(sock: socket.socket) -> int:
     """The kernel's number of `sock`, unique in this boot; the same for every descriptor of it."""
     return int(struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0])
