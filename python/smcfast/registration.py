@@ -130,9 +130,11 @@ class Registration:
         still = []
         for waiting in [*self._waiting, conn]:
             # Waiting workers send nothing: whatever can be read is an end.
-            if rendezvous.take_frame(waiting) is None:
+            packet = rendezvous.take_frame(waiting)
+            if packet is None:
                 still.append(waiting)
             else:
+                rendezvous.close_fds(packet[1])
                 waiting.close()
         self._waiting = still
 

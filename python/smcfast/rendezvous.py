@@ -139,7 +139,8 @@ def send_frame(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> bo
 def take_frame(conn: socket.socket) -> tuple[bytes, list[int]] | None:
     """The next packet and its descriptors, which are the caller's; None when there is none yet, b"" at the end.
 
-    A packet that is larger, or has more descriptors, than any of ours reads as the end.
+    A packet that is larger, or has more descriptors, than any of ours reads as the end, and so does an empty one: none
+    of ours is. The end has no descriptors.
     """
     try:
         frame, ancillary, flags, _ = conn.recvmsg(
@@ -150,7 +151,7 @@ def take_frame(conn: socket.socket) -> tuple[bytes, list[int]] | None:
     except OSError:
         return b"", []
     fds = _descriptors(ancillary)
-    if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+    if not frame or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
         close_fds(fds)
         return b"", []
     return frame, fds
