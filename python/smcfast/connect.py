@@ -65,16 +65,15 @@ async def open_smc_connection(
         ssl_handshake_timeout,
         ssl_shutdown_timeout,
     )
-    opening = _Opening(loop, config, limit, tls, host)
     if sock is not None:
-        return await opening.over(sock)
+        return await _Opening(loop, config, limit, tls, host).over(sock)
     infos = await addresses.resolve(loop, host, port, family, proto, flags)
     local = None if local_addr is None else await addresses.resolve(loop, *local_addr, family, proto, flags)
     if happy_eyeballs_delay is not None and interleave is None:
         interleave = 1
     if interleave:
         infos = addresses.interleaved(infos, interleave)
-    return await opening.to(infos, local, happy_eyeballs_delay)
+    return await _Opening(loop, config, limit, tls, host).to(infos, local, happy_eyeballs_delay)
 
 
 class _Tls:
@@ -119,7 +118,7 @@ class _Opening:
         """Connect to the first of `infos` that answers, and take the best path to it."""
         known = fallback.beforehand(self._config, bool(self._tls.ssl))
         if known is not None:
-            self._forbid(known)
+            self._forbid(infos[0][4], known)
             sock, _, _ = await addresses.connect(self._loop, infos, local, delay, _uninvited)
             return await self._tcp(sock, known)
         sock, sockaddr, invitation = await addresses.connect(self._loop, infos, local, delay, self._invite)
@@ -155,7 +154,7 @@ class _Opening:
         why: Fallback,
     ) -> _Streams:
         """The stream of the first connection is spoiled: a new plain one to the same address takes its place."""
-        self._forbid(why)
+        self._forbid(sockaddr, why)
         same = [info for info in infos if info[4] == sockaddr]
         sock, _, _ = await addresses.connect(self._loop, same, local, None, _uninvited)
         return await self._tcp(sock, why)
@@ -170,11 +169,12 @@ class _Opening:
             sock.close()
             raise
         counts.count_connection(info.path)
+        log.established("client", sock, info)
         return pair
 
     async def _tcp(self, sock: socket.socket, why: Fallback) -> _Streams:
         try:
-            info = fallback.settle(self._config, "client", _peer(sock), why, self._clock.elapsed_us())
+            info = fallback.settle(self._config, "client", log.peer(sock), why)
         except SmcFallbackError:
             sock.close()
             raise
@@ -182,6 +182,7 @@ class _Opening:
             self._loop,
             sock,
             info,
+            self._clock.elapsed_us,
             limit=self._limit,
             ssl=self._tls.ssl or None,
             server_hostname=self._tls.hostname,
@@ -192,21 +193,14 @@ class _Opening:
     def _invite(self, sock: socket.socket, sockaddr: tuple[Any, ...]) -> Invitation:
         return Invitation(sock, sockaddr, self._config)
 
-    def _forbid(self, why: Fallback) -> None:
+    def _forbid(self, sockaddr: tuple[Any, ...], why: Fallback) -> None:
         """Known before the connect that TCP it would be: do not even connect if that is forbidden."""
         if self._config.fallback == "forbid":
-            fallback.settle(self._config, "client", self._host, why)
+            fallback.settle(self._config, "client", log.name(sockaddr), why)
 
 
 def _uninvited(_sock: socket.socket, _sockaddr: tuple[Any, ...]) -> _NoInvitation:
     return _NoInvitation()
-
-
-def _peer(sock: socket.socket) -> object:
-    try:
-        return sock.getpeername()
-    except OSError:
-        return "a lost peer"
 
 
 def _check_tls(

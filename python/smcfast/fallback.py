@@ -36,14 +36,14 @@ def _switched_off(config: SmcConfig) -> Fallback | None:
     return explained("disabled", text if absent else "")
 
 
-def settle(config: SmcConfig, role: str, peer: object, why: Fallback, setup_us: int | None = None) -> SmcInfo:
+def settle(config: SmcConfig, role: str, peer: str, why: Fallback) -> SmcInfo:
     """The connection of `role` ("client" or "server") with `peer` is TCP: say so, as the configuration wants it.
 
     :raises SmcFallbackError: the configuration forbids it; the caller closes the connection.
     """
     forbidden = config.fallback == "forbid"
     counts.count_fallback(why, forbidden=forbidden)
-    log.fallback(logging.INFO if config.fallback == "allow" else logging.WARNING, role, peer, why)
+    log.fallback(logging.INFO if config.fallback == "allow" else logging.WARNING, role, peer, why, forbidden=forbidden)
     if forbidden:
         raise SmcFallbackError(why)
-    return SmcInfo(path="tcp", fallback=why, setup_us=setup_us)
+    return SmcInfo(path="tcp", fallback=why)

@@ -2,59 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping  # noqa: TC003 - for typing.get_type_hints
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal
 
-from smcfast.errors import Fallback
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-__all__ = ["Fallback", "Path", "SmcInfo"]
-
-Path: TypeAlias = Literal["smc-d", "smc-r", "kernel", "tcp"]
+from smcfast.errors import Fallback  # noqa: TC001 - likewise
 
 _NO_COUNTERS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class SmcInfo:
-    """The path of one connection, and what was agreed for it. Fields that the path does not have are None."""
+    """The path of one connection, and what was agreed for it.
 
-    path: Path
-    """"smc-d" (shared memory), "smc-r" (RDMA), "kernel" (a kernel SMC socket) or "tcp"."""
+    Every field but `path` is None where the path does not have it; "tcp" has `fallback` and `setup_us`.
+
+    :param path: "smc-d" (shared memory), "smc-r" (RDMA), "kernel" (a kernel SMC socket) or "tcp"; this version has the
+        first and the last.
+    :param fallback: why the path is "tcp": code, name and text. Default: None.
+    :param version: the CLC version of the handshake. Default: None.
+    :param release: the CLC release within the version, at the first connection of a link group: the others do not agree
+        on one. Default: None.
+    :param eid: the enterprise id that both ends share. Default: None.
+    :param rmb_size: bytes of the own receive buffer. Default: None.
+    :param peer_rmb_size: bytes of the peer's receive buffer. Default: None.
+    :param mtu: path MTU in bytes (smc-r). Default: None.
+    :param device: name of the device (smc-r). Default: None.
+    :param gid: the own GID, hexadecimal. Default: None.
+    :param peer_gid: the peer's GID, hexadecimal. Default: None.
+    :param qpn: own queue pair number (smc-r). Default: None.
+    :param link_group: number of the link group, which is all connections between two event loops. The server has given
+        it, so it is the same at both ends. Default: None.
+    :param setup_us: microseconds until the streams were ready: from the start of the TCP connect (client) or from accept
+        (server), with discovery, handshake and TLS, without the look-up of names. Default: None.
+    :param read_counters: what `counters` asks. Default: None.
+    """
+
+    path: Literal["smc-d", "smc-r", "kernel", "tcp"]
     fallback: Fallback | None = None
-    """Why the path is "tcp": code, name, text; None on every other path."""
     version: int | None = None
-    """CLC version of the handshake."""
     release: int | None = None
-    """CLC release within the version."""
     eid: str | None = None
-    """The enterprise id that both ends share."""
     rmb_size: int | None = None
-    """Bytes of the own receive buffer."""
     peer_rmb_size: int | None = None
-    """Bytes of the peer's receive buffer."""
     mtu: int | None = None
-    """Path MTU in bytes (smc-r)."""
     device: str | None = None
-    """Name of the device (smc-r)."""
     gid: str | None = None
-    """Own GID, hexadecimal."""
     peer_gid: str | None = None
-    """The peer's GID, hexadecimal."""
     qpn: int | None = None
-    """Own queue pair number (smc-r)."""
-    link_group: str | None = None
-    """The link group that carries the connection."""
+    link_group: int | None = None
     setup_us: int | None = None
-    """Microseconds from the start of the connect (client) or from accept (server) until the stream was ready."""
     read_counters: Callable[[], Mapping[str, int]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Bytes, messages, wake-ups, spins and stalls each way, as of now; empty on path "tcp"."""
+        """Bytes, messages, wake-ups, spins and stalls as of now, in a fixed order; empty on path "tcp"."""
         return _NO_COUNTERS if self.read_counters is None else self.read_counters()
 
     @property

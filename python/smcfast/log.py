@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from smcfast.errors import SmcConfigError
 
 if TYPE_CHECKING:
+    import socket
+
     from smcfast.errors import Fallback
+    from smcfast.info import SmcInfo
 
 logger = logging.getLogger("smcfast")
 
@@ -51,15 +54,36 @@ def _obey(text: str | None) -> None:
         logger.propagate = False
 
 
-def fallback(level: int, role: str, peer: object, why: Fallback) -> None:
-    """One line for one connection that is TCP; `role` is "client" or "server"."""
+def name(address: object) -> str:
+    """An end of a connection for people: host:port, [v6]:port, or the path of a socket that has one."""
+    if not isinstance(address, tuple):
+        return str(address)
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def peer(sock: socket.socket) -> str:
+    """The name of the end that `sock` is connected with."""
+    try:
+        return name(sock.getpeername())
+    except OSError:
+        return "a lost peer"
+
+
+def established(role: str, sock: socket.socket, info: SmcInfo) -> None:
+    """One line at DEBUG for one connection that has a faster path; `role` is "client" or "server"."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s connection with %s is %s, set up in %s us", role, peer(sock), info.path, info.setup_us)
+
+
+def fallback(level: int, role: str, peer: str, why: Fallback, *, forbidden: bool) -> None:
+    """One line for one connection that is TCP, or would have been and is `forbidden`."""
     logger.log(
         level,
-        "%s connection with %s is TCP: %s (%s, 0x%08X)",
+        "%s connection with %s is %s: %s",
         role,
         peer,
-        why.text,
-        why.name,
-        why.code,
+        "refused, as it would be TCP" if forbidden else "TCP",
+        why,
         extra={"smc_code": why.code, "smc_name": why.name},
     )

@@ -376,7 +376,7 @@ class _Welcome:
         except SmcFallbackError:
             return  # It is logged and counted, and the connection is closed.
         except SmcHandshakeError as error:
-            log.logger.info("server connection with %s is closed: %s", arrival.peer(), error)
+            log.logger.info("server connection with %s is closed: %s", log.peer(arrival.conn), error)
             return
         except Exception as error:  # noqa: BLE001 - to the loop's handler, as asyncio does
             # asyncio's rule: clients that vanish, or fail at TLS, are of interest to a debugger only.
@@ -400,16 +400,18 @@ class _Welcome:
         pair = streams.ring_streams(self._loop, arrival.conn, endpoint, info, limit=self._limit, server=self._server)
         arrival.delivered = True
         counts.count_connection(info.path)
+        log.established("server", arrival.conn, info)
         return pair
 
     async def _on_tcp(self, arrival: _Arrival, why: Fallback) -> _Streams:
-        info = fallback.settle(self._config, "server", arrival.peer(), why, arrival.clock.elapsed_us())
+        info = fallback.settle(self._config, "server", log.peer(arrival.conn), why)
         context, handshake_timeout, shutdown_timeout = self._tls or (None, None, None)
         arrival.delivered = True  # From here on the socket is the transport's, even if it fails.
         return await streams.tcp_streams(
             self._loop,
             arrival.conn,
             info,
+            arrival.clock.elapsed_us,
             limit=self._limit,
             ssl=context,
             ssl_handshake_timeout=handshake_timeout,
@@ -460,13 +462,6 @@ class _Arrival:
         self.caller: Caller | None = None
         self.setup: ServerSetup | None = None
         self.delivered = False
-
-    def peer(self) -> object:
-        """The client's address, for people."""
-        try:
-            return self.conn.getpeername()
-        except OSError:
-            return "a lost peer"
 
     def close(self) -> None:
         """Close what no transport has taken over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from smcfast import _native
@@ -14,7 +15,7 @@ if _native.AVAILABLE:
 if TYPE_CHECKING:
     import socket
     import ssl as ssl_module
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from smcfast import _core
     from smcfast.info import SmcInfo
@@ -207,6 +208,7 @@ async def tcp_streams(
     loop: asyncio.AbstractEventLoop,
     sock: socket.socket,
     info: SmcInfo,
+    elapsed_us: Callable[[], int],
     *,
     limit: int,
     ssl: ssl_module.SSLContext | bool | None = None,
@@ -216,7 +218,10 @@ async def tcp_streams(
     server_side: bool = False,
     server: Owner | None = None,
 ) -> tuple[asyncio.StreamReader, SmcStreamWriter]:
-    """Make streams over the connected `sock`: asyncio's own transport does all the work."""
+    """Make streams over the connected `sock`: asyncio's own transport does all the work, TLS included.
+
+    :param elapsed_us: for `SmcInfo.setup_us`, asked when the streams are ready.
+    """
     reader = asyncio.StreamReader(limit=limit, loop=loop)
     protocol = _Lifetime(reader, loop, server)
     options: dict[str, Any] = {}
@@ -232,4 +237,5 @@ async def tcp_streams(
         if ssl:
             options["server_hostname"] = server_hostname
         transport, _ = await loop.create_connection(lambda: protocol, sock=sock, **options)
+    info = dataclasses.replace(info, setup_us=elapsed_us())
     return reader, SmcStreamWriter(transport, protocol, reader, loop, info)

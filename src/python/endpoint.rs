@@ -40,7 +40,8 @@ pub(super) struct Endpoint {
 pub(super) struct Facts {
     pub(super) eid: String,
     pub(super) version: u8,
-    pub(super) release: u8,
+    /// None for all but the first connection of a link group.
+    pub(super) release: Option<u8>,
     pub(super) gid: String,
     pub(super) peer_gid: String,
     pub(super) link_group: u32,

@@ -351,7 +351,7 @@ fn endpoint(
             .map(|eid| eid.name().to_owned())
             .unwrap_or_default(),
         version: agreed.version as u8,
-        release: agreed.release.map_or(0, |release| release.number()),
+        release: agreed.release.map(|release| release.number()),
         gid: hex(&engine.get().driver.id().0),
         peer_gid: hex(&established.peer.0),
         link_group: end.group().key().link_id,
