@@ -423,6 +423,18 @@ async def test_forbidden_by_the_client(host: str) -> None:
             assert conn.recv(1) == b""
 
 
+async def test_a_server_that_could_never_be_anything_but_tcp() -> None:
+    """Told when it is started, and not by a row of connections that are closed."""
+
+    def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise AssertionError
+
+    with pytest.raises(SmcFallbackError, match="tls"):
+        await smcfast.start_smc_server(never, "127.0.0.1", 0, ssl=server_context(), config=FORBID)
+    with pytest.raises(SmcFallbackError, match="disabled"):
+        await smcfast.start_smc_server(never, "127.0.0.1", 0, config=SmcConfig(fallback="forbid", paths=()))
+
+
 async def test_forbidden_by_the_server(host: str) -> None:
     async with echoing(host, config=FORBID) as echo:
         reader, writer = await asyncio.open_connection(*echo.target)

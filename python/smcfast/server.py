@@ -62,12 +62,16 @@ async def start_smc_server(
     :param ssl: TLS runs over TCP: the path of every connection is "tcp" with reason "tls".
     :param config: `SmcConfig`; None takes ``SMCFAST_*`` variables and defaults.
     :raises OSError: as asyncio, when no address can be bound.
+    :raises SmcFallbackError: no connection could be anything but TCP, and ``config.fallback`` is "forbid".
     """
     loop = asyncio.get_running_loop()
     log.set_up()
     config = configured(config)
     _check_tls(ssl, ssl_handshake_timeout, ssl_shutdown_timeout)
     _check_sock(sock, host, port)
+    known = fallback.beforehand(config, ssl is not None)
+    if known is not None and config.fallback == "forbid":
+        raise SmcFallbackError(known)
     if sock is not None:
         sockets = [sock]
     else:
