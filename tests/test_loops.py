@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import threading
 import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
 
+import smcfast
 from support.loops import run_on
 from support.streams import connected, eventually, pattern
 
@@ -129,6 +132,62 @@ def test_a_child_opens_connections_of_its_own(run: Callable[..., None]) -> None:
             os._exit(status)
     assert exit_status(child) == 0
     run(talk, 10)
+
+
+async def test_cancelled_reads_leave_nothing_behind(host: str) -> None:
+    """A read that was cancelled while it slept: the connection is freed with its last reference, and its group too."""
+    kept = []
+    for _ in range(20):
+        async with connected(host) as (client, server):
+            for end in (client, server):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(end.reader.read(1), 0.001)
+            kept += [weakref.ref(end.reader._endpoint) for end in (client, server)]  # type: ignore[attr-defined]
+        del client, server, end
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 40
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_dropped_loop_with_a_sleeping_read_is_freed(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def sleep_in_a_read() -> tuple[weakref.ref[object], asyncio.Task[bytes]]:
+        streams = await connected(config=smcfast.SmcConfig(spin_us=0)).__aenter__()
+        reading = asyncio.ensure_future(streams.server.reader.read(1))
+        await eventually(lambda: streams.server.info.counters["stalls_received"] > 0)
+        return weakref.ref(streams.server.reader._endpoint), reading  # type: ignore[attr-defined]
+
+    endpoint, reading = loop.run_until_complete(sleep_in_a_read())
+    assert endpoint() is not None
+    loop.close()
+    with caplog.at_level("CRITICAL"):  # asyncio tells of the task that is destroyed
+        del loop, reading
+        gc.collect()
+    assert endpoint() is None
+
+
+async def test_a_child_does_not_wait_for_a_lock_that_a_thread_held_at_the_fork() -> None:
+    async with connected(config=smcfast.SmcConfig(rmb_size=16 * 1024)) as (client, _):
+        endpoint = client.reader._endpoint  # type: ignore[attr-defined]
+        data = bytes(200 << 20)
+        writing = threading.Thread(target=client.writer.write, args=(data,))
+        writing.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            signal.alarm(5)
+            status = 1
+            try:
+                endpoint.at_eof()
+            except RuntimeError:
+                status = 0
+            finally:
+                os._exit(status)
+        assert exit_status(child) == 0
+        writing.join()
+        client.writer.transport.abort()  # type: ignore[attr-defined]
 
 
 async def test_report_28_an_idle_connection_is_not_woken(host: str) -> None:

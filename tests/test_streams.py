@@ -393,3 +393,56 @@ async def test_a_broken_stream_keeps_what_a_readexactly_has_not_returned(size: i
         assert await server.reader.readexactly(size // 2) == data[: size // 2]
         with pytest.raises(ConnectionResetError):
             await server.reader.read(1)
+
+
+async def test_bytes_over_tcp_are_a_fault_and_no_end(host: str) -> None:
+    async with connected(host) as (client, server):
+        client.writer.write(b"in order")
+        server.writer.transport._sock.send(b"x")  # type: ignore[attr-defined]
+        await eventually(client.writer.is_closing)
+        for _ in range(2):
+            with pytest.raises(smcfast.PeerMisbehaved, match="TCP"):
+                await client.reader.read(1)
+        assert not client.reader.at_eof()
+        with pytest.raises(smcfast.PeerMisbehaved):
+            await client.writer.wait_closed()
+
+
+async def test_a_second_reader_takes_nothing_from_a_first_that_waits(host: str) -> None:
+    async with connected(host) as (client, server):
+        first = asyncio.ensure_future(server.reader.readexactly(10))
+        await asyncio.sleep(0)
+        client.writer.write(b"01234")
+        with pytest.raises(RuntimeError, match="another coroutine is already waiting"):
+            await server.reader.read(3)
+        client.writer.write(b"56789")
+        assert await first == b"0123456789"
+
+
+@pytest.mark.parametrize("size", [100, 3 * RING])
+async def test_a_close_under_a_readexactly_tells_all_that_there_was(size: int, host: str) -> None:
+    data = pattern(size // 2)
+    async with connected(host, config=SMALL) as (client, server):
+        reading = asyncio.ensure_future(server.reader.readexactly(size))
+        client.writer.write(data)
+        await eventually(lambda: not client.writer.transport.get_write_buffer_size())
+        server.writer.close()
+        with pytest.raises(asyncio.IncompleteReadError) as caught:
+            await reading
+        assert caught.value.partial == data
+        assert await server.reader.read() == b""
+
+
+async def test_a_readexactly_cancelled_after_a_close_keeps_the_order(host: str) -> None:
+    data = pattern(2 * RING)
+    async with connected(host, config=SMALL) as (client, server):
+        reading = asyncio.ensure_future(server.reader.readexactly(3 * RING))
+        client.writer.write(data)
+        await eventually(lambda: not client.writer.transport.get_write_buffer_size())
+        client.writer.write(b"last")
+        await eventually(lambda: not client.writer.transport.get_write_buffer_size())
+        server.writer.close()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await server.reader.read() == data + b"last"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import smcfast
 from support.streams import End, connected, eventually, pattern
+
+SMALL = smcfast.SmcConfig(rmb_size=16 * 1024)
 
 
 class Collector(asyncio.Protocol):
@@ -78,6 +81,20 @@ async def test_a_buffered_protocol_too(host: str) -> None:
     await receives(host, Buffered())
 
 
+async def test_an_empty_buffer_of_a_protocol_is_its_error_and_no_end(host: str) -> None:
+    class Empty(Buffered):
+        def get_buffer(self, sizehint: int) -> bytearray:
+            return bytearray()
+
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+    async with connected(host) as (client, server):
+        protocol = Empty()
+        transport_of(server).set_protocol(protocol)
+        client.writer.write(b"x")
+        assert "empty buffer" in str(await protocol.lost)
+        assert not protocol.ended.done()
+
+
 async def test_reading_pauses_and_resumes(host: str) -> None:
     async with connected(host) as (client, server):
         transport, protocol = transport_of(server), Collector()
@@ -107,6 +124,50 @@ async def test_writing_pauses_and_resumes_the_protocol(host: str) -> None:
         await eventually(lambda: protocol.paused == 0)
         transport.close()
         assert await protocol.lost is None
+
+
+async def test_writing_resumes_whoever_has_moved_the_backlog_on(host: str) -> None:
+    """The last of the backlog leaves with a write, or with a drain that polls: the protocol must hear of it."""
+    for moved_by in ("write", "drain"):
+        async with connected(host, config=SMALL) as (client, server):
+            transport, protocol = transport_of(client), Collector()
+            transport.set_protocol(protocol)
+            transport.write(bytes(16 * 1024 + 65 * 1024))
+            assert protocol.paused == 1
+            draining = asyncio.ensure_future(client.writer.drain()) if moved_by == "drain" else None
+            left = 81 * 1024
+            while left:
+                left -= len(await server.reader.read(left))
+                if moved_by == "write":
+                    transport.write(b"")
+            await eventually(lambda protocol=protocol: protocol.paused == 0)  # type: ignore[misc]
+            if draining is not None:
+                await draining
+            transport.close()
+
+
+async def test_a_protocol_is_not_called_from_its_own_calls(host: str) -> None:
+    class Nested(Collector):
+        depth = deepest = 0
+
+        def data_received(self, data: bytes) -> None:
+            self.depth += 1
+            self.deepest = max(self.deepest, self.depth)
+            super().data_received(data)
+            transport_of(server).pause_reading()
+            client.writer.write(b"x" * (len(self.data) < 10))
+            transport_of(server).resume_reading()
+            self.depth -= 1
+
+    async with connected(host) as (client, server):
+        protocol = Nested()
+        client.writer.write(b"x")
+        transport_of(server).set_protocol(protocol)
+        assert protocol.data == b""
+        await eventually(lambda: len(protocol.data) == 10)
+        assert protocol.deepest == 1
+        transport_of(server).close()
+        await protocol.lost
 
 
 async def test_a_protocol_that_raises_loses_its_connection(host: str) -> None:

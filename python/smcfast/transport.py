@@ -11,7 +11,6 @@ import warnings
 from asyncio import trsock
 from typing import TYPE_CHECKING, Any
 
-from smcfast.errors import PeerMisbehaved
 from smcfast.log import logger
 
 if TYPE_CHECKING:
@@ -70,6 +69,7 @@ class RingTransport(asyncio.Transport):
         self._eof_written = False
         self._eof_seen = False
         self._lost_writes = 0
+        self._finished = False
         self._protocol_paused = False
         self._reading_paused = False
         self._protocol = protocol
@@ -82,10 +82,8 @@ class RingTransport(asyncio.Transport):
 
     def __repr__(self) -> str:
         """State, path and the fd of the TCP connection."""
-        if self._sock is None:
-            state = "closed"
-        else:
-            state = f"{'closing ' if self._closing else ''}fd={self._sock.fileno()} backlog={self._endpoint.backlog}"
+        closing = "closing " if self._closing else ""
+        state = "closed" if self._sock is None else f"{closing}fd={self._sock.fileno()}"
         return f"<{type(self).__name__} smc-d {state}>"
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
@@ -100,7 +98,7 @@ class RingTransport(asyncio.Transport):
         """Switch to another protocol; from now on it gets the data, or its reader takes it."""
         self._protocol = protocol
         self._pulls = getattr(protocol, "pulls_from_ring", False)
-        self._watch()
+        self._watch_soon()
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """Return the current protocol."""
@@ -122,9 +120,16 @@ class RingTransport(asyncio.Transport):
         """Hand data to the protocol again."""
         if self._reading_paused and not self._closing:
             self._reading_paused = False
-            self._watch()
+            self._watch_soon()
+
+    def _watch_soon(self) -> None:
+        """Never call a protocol from within its own call: what is there is handed over in the loop's next round."""
+        self._endpoint.set_on_readable(None)
+        self._loop.call_soon(self._watch)
 
     def _watch(self) -> None:
+        if self._sock is None:
+            return
         pushes = not self._pulls and not self._eof_seen and self.is_reading()
         self._endpoint.set_on_readable(self._on_readable if pushes else None)
 
@@ -146,7 +151,10 @@ class RingTransport(asyncio.Transport):
         if self._pulls or not self.is_reading():
             return False
         if isinstance(protocol, asyncio.BufferedProtocol):
-            count = self._endpoint.take_into(protocol.get_buffer(-1))
+            buffer = protocol.get_buffer(-1)
+            if not len(buffer):
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            count = self._endpoint.take_into(buffer)
             if count:
                 protocol.buffer_updated(count)
         else:
@@ -168,7 +176,7 @@ class RingTransport(asyncio.Transport):
         """Write any C-contiguous buffer; its bytes are taken before this returns."""
         if self._eof_written:
             raise RuntimeError("Cannot call write() after write_eof()")
-        if self._lost_writes:
+        if self._finished:
             if self._lost_writes >= _LOG_LOST_WRITES_FROM:
                 logger.warning("write() on a closed connection.")
             self._lost_writes += 1
@@ -228,10 +236,13 @@ class RingTransport(asyncio.Transport):
             self._loop.call_exception_handler(context)
 
     def _on_progress(self) -> None:
-        """The backlog has become smaller, or writing has become impossible."""
+        """Pausing has begun or ended, the own end was published, or writing has become impossible."""
         if self._sock is None:
             return
-        if self._protocol_paused and not self._endpoint.paused:
+        paused = self._endpoint.paused
+        if paused and not self._protocol_paused:
+            self._pause_protocol()
+        elif self._protocol_paused and not paused:
             self._protocol_paused = False
             self._tell(self._protocol.resume_writing)
         if not self._closing:
@@ -258,7 +269,6 @@ class RingTransport(asyncio.Transport):
             self._protocol.keep_unread(unread)  # type: ignore[attr-defined]
         self._watch()
         if self._endpoint.closed:
-            self._lost_writes += 1
             self._finish(None)
 
     def abort(self) -> None:
@@ -283,7 +293,8 @@ class RingTransport(asyncio.Transport):
             data = b""
         self._loop.remove_reader(self._sock)
         if data:
-            self._force_close(PeerMisbehaved("TCP: data: bytes arrived beside the shared memory"))
+            self._endpoint.bypassed()
+            self._force_close(self._endpoint.write_fault())
         else:
             self.peer_lost()
 
@@ -294,9 +305,8 @@ class RingTransport(asyncio.Transport):
 
     def _force_close(self, exc: Exception | None) -> None:
         """End without waiting for anything. The reader still gets what the peer wrote before it was lost."""
-        if self._lost_writes and self._closing:
+        if self._finished:
             return
-        self._lost_writes += 1
         self._closing = True
         self._endpoint.set_on_progress(None)
         if exc is None or self._endpoint.write_fault() is None:
@@ -306,11 +316,12 @@ class RingTransport(asyncio.Transport):
 
     def _finish(self, exc: Exception | None) -> None:
         """Tell the protocol in the loop's next round that the connection is lost."""
-        self._lost_writes += 1
+        if self._finished or self._sock is None:
+            return
+        self._finished = True
         self._endpoint.set_on_progress(None)
-        if self._sock is not None:
-            self._loop.remove_reader(self._sock)
-            self._loop.call_soon(self._connection_lost, exc)
+        self._loop.remove_reader(self._sock)
+        self._loop.call_soon(self._connection_lost, exc)
 
     def _connection_lost(self, exc: Exception | None) -> None:
         if self._sock is None:
@@ -321,3 +332,6 @@ class RingTransport(asyncio.Transport):
             self._sock.close()
             self._sock = None
             self._engine.detach(self, self._endpoint.group)
+            # What was raised along the way may hold frames of this transport: no cycle through them.
+            self._endpoint.set_on_readable(None)
+            del exc

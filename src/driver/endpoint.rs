@@ -10,7 +10,7 @@ use super::group::{LinkGroup, Membership};
 use super::spin::Spin;
 use crate::fabric::shm::{Dmb, signal};
 use crate::mem::header::{Header, Side};
-use crate::mem::sync::Ordering;
+use crate::mem::sync::{AtomicU64, Ordering};
 use crate::mem::{Source, Target};
 use crate::proto::connection::Connection;
 use crate::proto::error::PeerMisbehaved;
@@ -24,6 +24,9 @@ pub enum Fault {
     /// The peer wrote into the shared memory what the protocol does not allow; the connection was aborted.
     #[error(transparent)]
     Misbehaved(#[from] PeerMisbehaved),
+    /// The peer has sent bytes over TCP, which both sides have agreed to keep silent; the connection was aborted.
+    #[error("the peer misbehaved: TCP: bytes arrived beside the shared memory")]
+    Bypassed,
     /// The peer has ended without closing: its process died, or its TCP connection did.
     #[error("the peer has ended without closing the connection")]
     Lost,
@@ -276,6 +279,14 @@ impl Endpoint {
         }
     }
 
+    /// Bytes have come over TCP.
+    pub fn bypassed(&mut self) {
+        if self.fault.is_none() {
+            self.abort();
+            self.fault = Some(Fault::Bypassed);
+        }
+    }
+
     #[cold]
     fn misbehaved(&mut self, misbehaved: PeerMisbehaved) {
         self.abort();
@@ -297,7 +308,7 @@ impl Endpoint {
 
     #[cold]
     fn incoming_rare(&self, readable: u32) -> Incoming {
-        let bad = matches!(self.fault, Some(Fault::Misbehaved(_)));
+        let bad = matches!(self.fault, Some(Fault::Misbehaved(_) | Fault::Bypassed));
         // Whatever the peer wrote before it aborted or died is good; what it wrote against the rules is not.
         if readable > 0 && !bad && self.ending != Ending::Closed {
             return Incoming::Bytes(readable);
@@ -312,7 +323,7 @@ impl Endpoint {
     /// How the peer's stream ends behind the bytes that are readable; None while more may come.
     pub fn stream_end(&self) -> Option<Result<(), Fault>> {
         match self.fault {
-            Some(fault @ Fault::Misbehaved(_)) => Some(Err(fault)),
+            Some(fault @ (Fault::Misbehaved(_) | Fault::Bypassed)) => Some(Err(fault)),
             _ if self.ending == Ending::Closed => Some(Ok(())),
             _ if self.connection.peer_aborted() => Some(Err(Fault::Reset)),
             _ if self.connection.peer_done() => Some(Ok(())),
@@ -370,6 +381,9 @@ impl Endpoint {
         self.refresh();
         if let Some(fault) = self.write_fault() {
             return Err(fault);
+        }
+        if self.is_ending() {
+            return Err(Fault::ClosedHere);
         }
         self.backlog.push(rest);
         self.flush();
@@ -627,6 +641,16 @@ impl Endpoint {
             self.flush();
         }
         sleeps
+    }
+
+    /// Whether the peer has taken back the word of this end's reader and of its writer: it has rung for them.
+    pub fn claimed(&self) -> (bool, bool) {
+        let mine = self.header.mine();
+        let is_claimed = |word: &AtomicU64| word.load(Ordering::Acquire) == 0;
+        (
+            is_claimed(&mine.reader_armed),
+            is_claimed(&mine.writer_armed),
+        )
     }
 
     /// The reader waits no more.

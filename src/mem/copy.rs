@@ -78,38 +78,43 @@ mod x86 {
     /// # Safety
     /// As [`super::copy`], `len` >= 128, and the CPU has AVX2.
     #[target_feature(enable = "avx2")]
+    #[inline(never)]
     pub(super) unsafe fn copy_blocks_avx2(dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: as for SSE2, with blocks of 128: len / 128 * 128 <= len and len - 128 >= 0.
+        // SAFETY: as for SSE2, with blocks of 128: len / 128 * 128 <= len and len - 128 >= 0. `vzeroupper` changes all
+        // sixteen registers, and all sixteen are declared as changed.
         unsafe {
             asm!(
                 "2:",
-                "vmovdqu {a}, [{s}]",
-                "vmovdqu {b}, [{s} + 32]",
-                "vmovdqu {c}, [{s} + 64]",
-                "vmovdqu {e}, [{s} + 96]",
-                "vmovdqu [{d}], {a}",
-                "vmovdqu [{d} + 32], {b}",
-                "vmovdqu [{d} + 64], {c}",
-                "vmovdqu [{d} + 96], {e}",
+                "vmovdqu ymm0, [{s}]",
+                "vmovdqu ymm1, [{s} + 32]",
+                "vmovdqu ymm2, [{s} + 64]",
+                "vmovdqu ymm3, [{s} + 96]",
+                "vmovdqu [{d}], ymm0",
+                "vmovdqu [{d} + 32], ymm1",
+                "vmovdqu [{d} + 64], ymm2",
+                "vmovdqu [{d} + 96], ymm3",
                 "add {s}, 128",
                 "add {d}, 128",
                 "sub {n}, 128",
                 "jnz 2b",
-                "vmovdqu {a}, [{ts}]",
-                "vmovdqu {b}, [{ts} + 32]",
-                "vmovdqu {c}, [{ts} + 64]",
-                "vmovdqu {e}, [{ts} + 96]",
-                "vmovdqu [{td}], {a}",
-                "vmovdqu [{td} + 32], {b}",
-                "vmovdqu [{td} + 64], {c}",
-                "vmovdqu [{td} + 96], {e}",
+                "vmovdqu ymm0, [{ts}]",
+                "vmovdqu ymm1, [{ts} + 32]",
+                "vmovdqu ymm2, [{ts} + 64]",
+                "vmovdqu ymm3, [{ts} + 96]",
+                "vmovdqu [{td}], ymm0",
+                "vmovdqu [{td} + 32], ymm1",
+                "vmovdqu [{td} + 64], ymm2",
+                "vmovdqu [{td} + 96], ymm3",
                 "vzeroupper",
                 s = inout(reg) src => _,
                 d = inout(reg) dst => _,
                 n = inout(reg) len & !127 => _,
                 ts = in(reg) src.wrapping_add(len - 128),
                 td = in(reg) dst.wrapping_add(len - 128),
-                a = out(ymm_reg) _, b = out(ymm_reg) _, c = out(ymm_reg) _, e = out(ymm_reg) _,
+                out("ymm0") _, out("ymm1") _, out("ymm2") _, out("ymm3") _,
+                out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _,
+                out("ymm8") _, out("ymm9") _, out("ymm10") _, out("ymm11") _,
+                out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
                 options(nostack),
             );
         }

@@ -34,15 +34,15 @@ pub struct Half {
     /// How far this side has read its own ring, and its flags: one CDC cursor word.
     pub consumer: AtomicU64,
     cdc_reserved: AtomicU64,
-    line_0: [u64; 4],
+    line_0: [AtomicU64; 4],
     /// CPU + 1 in the low half, 0 = not known; in the high half CPU + 1 when the affinity mask holds only that one.
     pub cpu: AtomicU64,
-    line_1: [u64; 7],
+    line_1: [AtomicU64; 7],
     /// Not 0: this side sleeps until so many bytes are readable.
     pub reader_armed: AtomicU64,
     /// Not 0: this side sleeps until so many bytes are writable.
     pub writer_armed: AtomicU64,
-    line_2: [u64; 6],
+    line_2: [AtomicU64; 6],
 }
 
 /// The page; see the module.
@@ -51,7 +51,7 @@ pub struct Half {
 struct Page {
     magic: AtomicU64,
     layout: AtomicU64,
-    reserved: [u64; 30],
+    reserved: [AtomicU64; 30],
     server: Half,
     client: Half,
 }
@@ -174,8 +174,8 @@ impl Header {
     fn page(&self) -> &Page {
         assert!(self.memory.is_ours(), "shared memory inherited by a fork");
         // SAFETY: the mapping is page-aligned, at least HEADER_LEN >= size_of::<Page>() bytes long (checked by `new`) and
-        // lives as long as `self.memory`. All words that anybody writes are atomics; the plain padding is never read or
-        // written. Every bit pattern is a valid Page. The peer's writes are atomic stores of the same width, or those of a
+        // lives as long as `self.memory`. All of it is atomics, the padding too, so the reference claims nothing about
+        // bytes that the peer may write. Every bit pattern is a valid Page. The peer's writes are atomic stores of the same width, or those of a
         // hostile process, which are outside the abstract machine and reach us only through these atomic loads.
         unsafe { &*self.memory.start().cast::<Page>() }
     }

@@ -75,20 +75,23 @@ pub(super) fn with_target<R>(
     f(unsafe { Target::from_raw(export.0.buf.cast(), export.len()) })
 }
 
-/// A bytes object that is being filled: nobody else has seen it yet.
+/// A bytes object that is being filled from its start: nobody else has seen it yet.
 pub(super) struct NewBytes {
     object: Py<PyBytes>,
     start: *mut u8,
     len: usize,
+    /// So many bytes are initialised.
+    filled: usize,
 }
 
-// SAFETY: `start` points into `object`, which may be used from any attached thread; the bytes are reached by `&mut` only.
+// SAFETY: `start` points into `object`, which may be used from any attached thread; uninitialised bytes are reached by
+// `&mut self` only.
 unsafe impl Send for NewBytes {}
-// SAFETY: `&NewBytes` gives out nothing but the length.
+// SAFETY: `&NewBytes` reads only the first `filled` bytes, which are initialised and never written again.
 unsafe impl Sync for NewBytes {}
 
 impl NewBytes {
-    /// `len` bytes, not initialised. They must all be filled before [`Self::finish`].
+    /// `len` bytes, none of them initialised.
     ///
     /// # Errors
     /// MemoryError.
@@ -107,31 +110,47 @@ impl NewBytes {
             object: object.unbind(),
             start: start.cast(),
             len,
+            filled: 0,
         })
     }
 
-    /// The bytes `[from, from + n)` to be filled.
-    ///
-    /// # Panics
-    /// There are fewer.
-    pub(super) fn target(&mut self, from: usize, n: usize) -> Target<'_> {
-        assert!(
-            from <= self.len && n <= self.len - from,
-            "{from}+{n} of {}",
-            self.len
-        );
-        // SAFETY: the range lies in the object, which nobody else has seen, so nothing else uses its contents; it lives as
-        // long as `self`, which the target borrows.
-        unsafe { Target::from_raw(self.start.wrapping_add(from), n) }
+    /// Bytes that are still to be filled.
+    pub(super) fn missing(&self) -> usize {
+        self.len - self.filled
     }
 
-    /// The finished object. The caller has filled every byte.
+    /// Has `fill` initialise the next `n` bytes; an error of it leaves them unfilled.
+    ///
+    /// # Panics
+    /// Fewer are missing.
+    #[inline]
+    pub(super) fn fill(
+        &mut self,
+        n: usize,
+        fill: impl FnOnce(Target<'_>) -> PyResult<()>,
+    ) -> PyResult<()> {
+        assert!(n <= self.missing(), "{n} bytes of {}", self.missing());
+        // SAFETY: the range lies in the object, and nobody else has seen it, so nothing else uses its contents; it lives
+        // as long as `self`, which is borrowed for the call.
+        fill(unsafe { Target::from_raw(self.start.wrapping_add(self.filled), n) })?;
+        self.filled += n;
+        Ok(())
+    }
+
+    /// The finished object.
+    ///
+    /// # Panics
+    /// Not all bytes were filled.
     pub(super) fn finish(self) -> Py<PyBytes> {
+        assert_eq!(self.missing(), 0, "bytes that were not filled");
         self.object
     }
 
-    /// A copy of the first `filled` bytes, which the caller has filled.
-    pub(super) fn head<'py>(&self, py: Python<'py>, filled: usize) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.object.as_bytes(py)[..filled])
+    /// A copy of what was filled so far.
+    pub(super) fn head<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        // SAFETY: the first `filled` bytes are initialised, lie in the object that `self` keeps, and are not written again.
+        PyBytes::new(py, unsafe {
+            std::slice::from_raw_parts(self.start, self.filled)
+        })
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use pyo3::exceptions::{PyConnectionResetError, PyStopIteration};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -11,7 +12,7 @@ use super::endpoint::Endpoint;
 use super::errors::from_fault;
 
 /// An awaitable that is done once the backlog is small enough; made by `Endpoint.drain`. A coroutine in all but its type.
-#[pyclass(module = "smcfast._core", freelist = 32)]
+#[pyclass(module = "smcfast._core")]
 pub(super) struct Drain {
     endpoint: Py<Endpoint>,
     stage: Stage,
@@ -43,27 +44,28 @@ impl Drain {
             inner.end.flush();
             inner.note_backlog();
         }
-        let fault = inner.end.write_fault();
-        if inner.end.is_closed() {
-            return Err(PyConnectionResetError::new_err("Connection lost"));
-        }
+        let (closed, fault, done) = (
+            inner.end.is_closed(),
+            inner.end.write_fault(),
+            !inner.paused,
+        );
+        drop(inner);
         match fault {
+            _ if closed => Err(PyConnectionResetError::new_err("Connection lost")),
             Some(fault) => Err(from_fault(py, fault)),
-            None => Ok(!inner.paused),
+            None => Ok(done),
         }
     }
 
     fn step(&mut self, py: Python<'_>) -> PyResult<Step> {
-        if self.stage == Stage::Done {
-            return Err(awaitable::already_done());
-        }
-        if self.stage == Stage::Start {
-            let closing = self.endpoint.get().ours(py)?.end.is_closed();
+        match self.stage {
+            Stage::Done => return Err(awaitable::already_done()),
             // As asyncio's drain: a closed transport gets its turn first, to tell of its loss.
-            if closing || self.endpoint.get().must_yield(py) {
+            Stage::Start if self.endpoint.get().enter_drain(py)? => {
                 self.stage = Stage::Yielded;
                 return Ok(Step::Yield);
             }
+            _ => {}
         }
         loop {
             if self.attempt(py)? {
@@ -73,8 +75,8 @@ impl Drain {
                 Stage::Start | Stage::Yielded => self.begin_wait(py)?,
                 Stage::Polling(until) if Instant::now() < until => return Ok(Step::Yield),
                 Stage::Polling(_) => {
-                    self.endpoint.get().poll_drain(py, false);
                     self.stage = Stage::Asleep;
+                    Endpoint::end_polling(self.endpoint.bind(py))?;
                 }
                 Stage::Asleep => {
                     if let Some(future) = Endpoint::sleep_for_room(self.endpoint.bind(py))? {
@@ -90,7 +92,7 @@ impl Drain {
     fn begin_wait(&mut self, py: Python<'_>) -> PyResult<()> {
         let endpoint = self.endpoint.get();
         self.stage = if endpoint.polls(py)? {
-            endpoint.poll_drain(py, true);
+            endpoint.begin_polling(py)?;
             Stage::Polling(Instant::now() + endpoint.spin_times().poll)
         } else {
             Stage::Asleep
@@ -98,15 +100,17 @@ impl Drain {
         Ok(())
     }
 
-    fn end(&mut self, py: Python<'_>) {
-        let endpoint = self.endpoint.get();
-        if matches!(self.stage, Stage::Polling(_)) {
-            endpoint.poll_drain(py, false);
-        }
+    /// The wait has ended, by a result, an error, or from outside.
+    fn end(&mut self, py: Python<'_>) -> PyResult<()> {
+        let endpoint = self.endpoint.bind(py);
         if let Some(future) = self.future.take() {
-            endpoint.forget_drain(py, future.bind(py));
+            endpoint.get().forget_drain(py, future.bind(py));
         }
-        self.stage = Stage::Done;
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Polling(_) => Endpoint::end_polling(endpoint),
+            // It may have moved the backlog on.
+            _ => Endpoint::settle(endpoint),
+        }
     }
 }
 
@@ -114,6 +118,11 @@ impl Drain {
 impl Drain {
     fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.endpoint)?;
+        visit.call(&self.future)
     }
 
     /// For the names of tasks.
@@ -136,16 +145,9 @@ impl Drain {
         match self.step(py) {
             Ok(Step::Yield) => Ok(Some(py.None())),
             Ok(Step::Wait(future)) => awaitable::wait_for(py, future).map(Some),
-            Ok(Step::Return(_)) => {
-                let polled = matches!(self.stage, Stage::Polling(_));
-                self.end(py);
-                if polled {
-                    Endpoint::keep_flushing(self.endpoint.bind(py))?;
-                }
-                Ok(None)
-            }
+            Ok(Step::Return(_)) => self.end(py).map(|()| None),
             Err(error) => {
-                self.end(py);
+                self.end(py)?;
                 Err(error)
             }
         }
@@ -163,8 +165,7 @@ impl Drain {
     }
 
     fn close(&mut self, py: Python<'_>) -> PyResult<()> {
-        self.end(py);
-        Endpoint::keep_flushing(self.endpoint.bind(py))
+        self.end(py)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod waiting;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use super::errors::{from_fault, inherited};
 use super::read::Read;
 use crate::driver;
 use crate::driver::endpoint::{Fault, Incoming};
-use crate::mem::{Source, Target};
+use crate::mem::{Source, Target, fork};
 use waiting::Waiters;
 
 /// Copies of so many bytes and more are made without the interpreter's lock.
@@ -34,6 +35,7 @@ pub(super) struct Endpoint {
     pub(super) engine: Py<Engine>,
     group: u32,
     facts: Facts,
+    generation: u64,
 }
 
 /// What does not change.
@@ -80,11 +82,11 @@ impl Endpoint {
     /// Raises a ConnectionError if the connection cannot carry them.
     fn write(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
         let this = slf.get();
-        let waiting = with_bytes(data, |bytes| this.write_bytes(slf.py(), bytes))?;
-        if waiting > 0 {
-            Self::plan_flush(slf)?;
+        let written = with_bytes(data, |bytes| this.write_bytes(slf.py(), bytes))?;
+        if written.unsettled {
+            Self::settle(slf)?;
         }
-        Ok(waiting)
+        Ok(written.waiting)
     }
 
     /// The path of a busy stream: `n` bytes (or, unless `exact`, 1 to n) if they are there now and few enough to be copied
@@ -118,7 +120,10 @@ impl Endpoint {
         }
         inner.fast += 1;
         let mut bytes = NewBytes::new(py, n)?;
-        inner.end.read(bytes.target(0, n));
+        bytes.fill(n, |target| {
+            inner.end.read(target);
+            Ok(())
+        })?;
         Ok(Some(bytes.finish().into_bound(py)))
     }
 
@@ -201,7 +206,9 @@ impl Endpoint {
     fn write_fault(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
         let mut inner = self.ours(py)?;
         inner.end.refresh();
-        Ok(inner.end.write_fault().map(|fault| from_fault(py, fault)))
+        let fault = inner.end.write_fault();
+        drop(inner);
+        Ok(fault.map(|fault| from_fault(py, fault)))
     }
 
     /// Sets the marks between which writing is paused, in bytes. Who waits and would not with the new ones goes on.
@@ -213,7 +220,7 @@ impl Endpoint {
         let mut inner = slf.get().ours(slf.py())?;
         (inner.high_water, inner.low_water) = (high, low);
         drop(inner);
-        Self::wake(&slf.clone().unbind(), slf.py())
+        Self::wake(slf)
     }
 
     /// Whether the backlog went over the high-water mark and is not yet back at the low one.
@@ -231,33 +238,24 @@ impl Endpoint {
 
     /// Sets where a cancelled read_exactly puts back what it has collected.
     fn set_side_buffer(&self, py: Python<'_>, side: Py<PyByteArray>) -> PyResult<()> {
-        self.ours(py)?.waiters.side = Some(side);
-        Ok(())
+        self.put_side(py, side)
     }
 
-    /// Sets or takes away the callbacks: `on_progress()` when the backlog shrank or writing has become impossible.
+    /// Sets or takes away the callback for news: pausing has ended, the end was published, or writing is impossible.
     fn set_on_progress(&self, py: Python<'_>, callback: Option<Py<PyAny>>) -> PyResult<()> {
-        let old = std::mem::replace(&mut self.ours(py)?.waiters.on_progress, callback);
-        drop(old);
-        Ok(())
+        self.put_on_progress(py, callback)
     }
 
     /// Has `callback()` called whenever there is something to read or the stream has ended, until None is set.
     fn set_on_readable(slf: &Bound<'_, Self>, callback: Option<Py<PyAny>>) -> PyResult<()> {
-        let is_set = callback.is_some();
-        let old = std::mem::replace(&mut slf.get().ours(slf.py())?.waiters.on_readable, callback);
-        drop(old);
-        if is_set {
-            Self::wake(&slf.clone().unbind(), slf.py())
-        } else {
-            Ok(())
-        }
+        slf.get().put_on_readable(slf.py(), callback)?;
+        Self::wake(slf)
     }
 
     /// Ends the own stream behind what was written.
     fn write_eof(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.get().ours(slf.py())?.end.write_eof();
-        Self::keep_flushing(slf)
+        Self::settle(slf)
     }
 
     /// Closes behind what was written. Up to `unread_max` unread bytes are no reason for the peer to see a reset.
@@ -272,21 +270,26 @@ impl Endpoint {
             _ => PyBytes::new(py, b""),
         };
         this.ours(py)?.end.close();
-        Self::keep_flushing(slf)?;
-        Self::wake(&slf.clone().unbind(), py)?;
+        Self::wake(slf)?;
         Ok(unread)
     }
 
     /// Closes at once; the peer sees a reset.
     fn abort(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.get().ours(slf.py())?.end.abort();
-        Self::wake(&slf.clone().unbind(), slf.py())
+        Self::wake(slf)
     }
 
     /// A witness (the TCP connection, a pidfd) has told that the peer is gone.
     fn lost(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.get().ours(slf.py())?.end.lost();
-        Self::wake(&slf.clone().unbind(), slf.py())
+        Self::wake(slf)
+    }
+
+    /// Bytes have come over TCP, which both sides had agreed to keep silent.
+    fn bypassed(slf: &Bound<'_, Self>) -> PyResult<()> {
+        slf.get().ours(slf.py())?.end.bypassed();
+        Self::wake(slf)
     }
 
     /// The number of the link group in this engine, as `on_death` names it.
@@ -297,7 +300,7 @@ impl Endpoint {
 
     /// What does not change, for SmcInfo.
     fn description<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (own, peer) = self.inner(py).end.sizes();
+        let (own, peer) = self.ours(py)?.end.sizes();
         let facts = &self.facts;
         let any = |object: Bound<'py, PyAny>| object;
         [
@@ -324,7 +327,7 @@ impl Endpoint {
 
     /// Counters of both directions, always in this order; all only grow.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counters = self.inner(py).end.counters();
+        let counters = self.ours(py)?.end.counters();
         [
             ("bytes_sent", counters.stats.bytes_sent),
             ("bytes_received", counters.stats.bytes_received),
@@ -341,43 +344,38 @@ impl Endpoint {
 
     /// Moves the backlog on and arms for the rest. The loop calls it; see `write`.
     fn _flush(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().ours(slf.py())?.waiters.flush_planned = false;
-        Self::wake(&slf.clone().unbind(), slf.py())
+        Self::flush(slf)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.engine)?;
         if let Ok(inner) = self.inner.try_lock() {
-            let waiters = &inner.waiters;
-            for waiter in waiters
-                .read
-                .iter()
-                .chain(&waiters.drains)
-                .chain(&waiters.on_readable)
-                .chain(&waiters.on_progress)
-            {
-                visit.call(waiter)?;
+            for object in inner.waiters.objects() {
+                visit.call(object)?;
             }
-            visit.call(&waiters.side)?;
+            visit.call(inner.waiters.side())?;
         }
         Ok(())
     }
 
     fn __clear__(&self) {
-        let waiters = std::mem::take(
-            &mut self
-                .inner
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .waiters,
-        );
-        drop(waiters);
+        // A lock that is taken here was taken by a thread that did not come along into this child: nothing is cleared then.
+        let Ok(mut inner) = self.inner.try_lock() else {
+            return;
+        };
+        let waiters = std::mem::take(&mut inner.waiters);
+        drop(inner);
+        if waiters.reading {
+            self.engine.get().waits.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
 /// For the awaitables.
 impl Endpoint {
-    pub(super) fn new(engine: Py<Engine>, end: driver::Endpoint, facts: Facts) -> Self {
+    /// # Errors
+    /// The fork generation is not to be had.
+    pub(super) fn new(engine: Py<Engine>, end: driver::Endpoint, facts: Facts) -> PyResult<Self> {
         let group = end.group().number();
         let inner = Inner {
             end,
@@ -388,32 +386,27 @@ impl Endpoint {
             low_water: 16 << 10,
             paused: false,
         };
-        Self {
+        Ok(Self {
             inner: Mutex::new(inner),
             engine,
             group,
             facts,
-        }
+            generation: fork::generation()?,
+        })
     }
 
-    /// The lock, for what a child may look at too.
-    #[inline]
-    fn inner(&self, py: Python<'_>) -> MutexGuard<'_, Inner> {
-        // A poisoned lock is that of a panic which the application has seen; the endpoint checks itself at every step.
-        self.inner
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The lock, if this process made the connection.
+    /// The lock, if this process made the connection. A child must not even wait for it: whoever held it at the fork
+    /// is not there to give it back.
     #[inline]
     pub(super) fn ours(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Inner>> {
-        let inner = self.inner(py);
-        if inner.end.is_ours() {
-            Ok(inner)
-        } else {
-            Err(inherited())
+        if !fork::is_current(self.generation) {
+            return Err(inherited());
         }
+        // A poisoned lock is that of a panic which the application has seen; the endpoint checks itself at every step.
+        Ok(self
+            .inner
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Looks for a few microseconds, if the peer runs and nobody else of this loop waits: what is there then.
@@ -460,7 +453,7 @@ impl Endpoint {
     #[inline]
     pub(super) fn take_bytes(&self, py: Python<'_>, n: usize) -> PyResult<Py<PyBytes>> {
         let mut bytes = NewBytes::new(py, n)?;
-        self.read_into(py, bytes.target(0, n))?;
+        bytes.fill(n, |target| self.read_into(py, target))?;
         Ok(bytes.finish())
     }
 
@@ -468,7 +461,7 @@ impl Endpoint {
     #[inline]
     pub(super) fn read_into(&self, py: Python<'_>, target: Target<'_>) -> PyResult<()> {
         let read = if target.len() < DETACH_MIN {
-            self.inner(py).try_read(target)
+            self.ours(py)?.try_read(target)
         } else {
             // The lock is taken and given back without the interpreter: nobody who holds it waits for us.
             py.detach(|| {
@@ -483,7 +476,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn write_bytes(&self, py: Python<'_>, bytes: Source<'_>) -> PyResult<usize> {
+    fn write_bytes(&self, py: Python<'_>, bytes: Source<'_>) -> PyResult<Written> {
         let mut inner = self.ours(py)?;
         let written = if bytes.len() < DETACH_MIN {
             inner.write(bytes)
@@ -496,12 +489,14 @@ impl Endpoint {
         };
         written.map_err(|fault| from_fault(py, fault))
     }
+}
 
-    /// Whether this fast completion must let the loop have its turn first.
-    #[inline]
-    pub(super) fn must_yield(&self, py: Python<'_>) -> bool {
-        self.inner(py).must_yield()
-    }
+/// What a write came to.
+struct Written {
+    /// Bytes that wait.
+    waiting: usize,
+    /// Whether the backlog has changed.
+    unsettled: bool,
 }
 
 impl Inner {
@@ -526,12 +521,17 @@ impl Inner {
     }
 
     #[inline]
-    fn write(&mut self, bytes: Source<'_>) -> Result<usize, Fault> {
+    fn write(&mut self, bytes: Source<'_>) -> Result<Written, Fault> {
+        let before = self.end.backlog();
         self.end.write(bytes)?;
-        if self.end.backlog() > 0 {
+        let waiting = self.end.backlog();
+        let unsettled = before > 0 || waiting > 0;
+        if unsettled {
             self.note_backlog();
+            // Whoever writes looks at `paused` next, so that is no news any more; that it has ended will be.
+            self.waiters.tell_paused(self.paused);
         }
-        Ok(self.end.backlog())
+        Ok(Written { waiting, unsettled })
     }
 
     /// Compares the backlog with the marks.

@@ -97,13 +97,17 @@ impl Engine {
     }
 
     fn __clear__(&self) {
+        // A lock that is taken here was taken by a thread that did not come along into this child.
         let callbacks = self
             .callbacks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let waiting =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            .try_lock()
+            .ok()
+            .and_then(|mut callbacks| callbacks.take());
+        let waiting = self
+            .waiting
+            .try_lock()
+            .ok()
+            .map(|mut waiting| std::mem::take(&mut *waiting));
         drop((callbacks, waiting));
     }
 }
@@ -120,15 +124,33 @@ impl Engine {
 
     fn serve(&self, py: Python<'_>, wake: Wake) -> PyResult<()> {
         match wake {
-            Wake::Bell(group) => self.wake_group(py, group),
+            Wake::Bell(group) => self.wake_group(py, group, false),
             Wake::Death(group) => {
-                self.wake_group(py, group)?;
+                let woken = self.wake_group(py, group, true);
                 match self.callback(py, |callbacks| &callbacks.on_death) {
-                    Some(on_death) => on_death.call1((group,)).map(drop),
-                    None => Ok(()),
+                    Some(on_death) => on_death.call1((group,)).map(drop).and(woken),
+                    None => woken,
                 }
             }
         }
+    }
+
+    /// Nothing of `endpoint` is armed any more.
+    pub(super) fn forget(&self, py: Python<'_>, group: u32, endpoint: &Bound<'_, Endpoint>) {
+        let mut waiting = self
+            .waiting
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(members) = waiting.get_mut(&group) else {
+            return;
+        };
+        let place = members.iter().position(|member| member.is(endpoint));
+        let old = place.map(|place| members.swap_remove(place));
+        if members.is_empty() {
+            waiting.remove(&group);
+        }
+        drop(waiting);
+        drop(old);
     }
 
     /// A new future of the loop.
@@ -168,19 +190,26 @@ impl Engine {
             .map(|callbacks| which(callbacks).bind(py).clone())
     }
 
-    /// Looks after everyone who waits in `group`; who still waits is put back.
-    fn wake_group(&self, py: Python<'_>, group: u32) -> PyResult<()> {
+    /// Looks after those who wait in `group` and were rung for, or after all of them.
+    fn wake_group(&self, py: Python<'_>, group: u32, all: bool) -> PyResult<()> {
         let woken = {
             let mut waiting = self
                 .waiting
                 .lock_py_attached(py)
                 .unwrap_or_else(PoisonError::into_inner);
-            waiting.remove(&group).unwrap_or_default()
+            let members = waiting.remove(&group).unwrap_or_default();
+            let (woken, asleep): (Vec<_>, Vec<_>) = members
+                .into_iter()
+                .partition(|member| all || member.get().is_meant(py));
+            if !asleep.is_empty() {
+                waiting.insert(group, asleep);
+            }
+            woken
         };
         // One that fails must not keep the others from waking; its error is told when all have had their turn.
         let results: Vec<PyResult<()>> = woken
             .iter()
-            .map(|endpoint| Endpoint::rung(endpoint, py))
+            .map(|endpoint| Endpoint::rung(endpoint.bind(py)))
             .collect();
         results.into_iter().collect()
     }

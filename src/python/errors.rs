@@ -14,7 +14,7 @@ const ECONNRESET: i32 = 104;
 pub(super) fn from_fault(py: Python<'_>, fault: Fault) -> PyErr {
     let text = fault.to_string();
     match fault {
-        Fault::Misbehaved(_) => match misbehaved_type(py) {
+        Fault::Misbehaved(_) | Fault::Bypassed => match misbehaved_type(py) {
             Ok(class) => PyErr::from_type(class.clone(), text),
             Err(error) => error,
         },

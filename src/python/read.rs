@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
@@ -12,14 +13,14 @@ use super::errors::{from_fault, incomplete_read};
 use crate::driver::endpoint::Incoming;
 
 /// An awaitable of bytes; made by `Endpoint.read` and `Endpoint.read_exactly`. A coroutine in all but its type.
-#[pyclass(module = "smcfast._core", freelist = 32)]
+#[pyclass(module = "smcfast._core")]
 pub(super) struct Read {
     endpoint: Py<Endpoint>,
     n: usize,
     exact: bool,
     stage: Stage,
-    /// What a read_exactly that is too large for the ring has collected, and how much of it.
-    collected: Option<(NewBytes, usize)>,
+    /// What a read_exactly that is too large for the ring has collected.
+    collected: Option<NewBytes>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -80,7 +81,7 @@ impl Read {
 
     /// Bytes that are still to come out of the ring.
     fn missing(&self) -> usize {
-        self.n - self.collected.as_ref().map_or(0, |(_, filled)| *filled)
+        self.collected.as_ref().map_or(self.n, NewBytes::missing)
     }
 
     fn attempt_exact(&mut self, py: Python<'_>, there: usize) -> PyResult<Option<Py<PyAny>>> {
@@ -96,21 +97,18 @@ impl Read {
                 Some(Err(fault)) => Err(from_fault(py, fault)),
             };
         }
-        if self.collected.is_none() {
-            self.collected = Some((NewBytes::new(py, self.n)?, 0));
+        let mut collected = match self.collected.take() {
+            Some(collected) => collected,
+            None => NewBytes::new(py, self.n)?,
+        };
+        let part = there.min(collected.missing());
+        let filled = collected.fill(part, |target| endpoint.read_into(py, target));
+        let done = collected.missing() == 0;
+        if !done || filled.is_err() {
+            self.collected = Some(collected);
+            return filled.map(|()| None);
         }
-        let part = there.min(self.missing());
-        if let Some((bytes, filled)) = &mut self.collected {
-            endpoint.read_into(py, bytes.target(*filled, part))?;
-            *filled += part;
-        }
-        if self.missing() > 0 {
-            return Ok(None);
-        }
-        Ok(self
-            .collected
-            .take()
-            .map(|(bytes, _)| bytes.finish().into_any()))
+        Ok(Some(collected.finish().into_any()))
     }
 
     /// Whether the ring alone cannot be trusted to hold all bytes at once.
@@ -127,14 +125,20 @@ impl Read {
         }
     }
 
-    /// The peer's stream has ended before all bytes.
+    /// The stream has ended before all bytes. If this end was closed, those that were in the ring lie in front of it now.
     #[cold]
     fn incomplete(&mut self, py: Python<'_>) -> PyErr {
-        let partial = match self.collected.take() {
-            Some((bytes, filled)) => bytes.head(py, filled),
-            None => PyBytes::new(py, b""),
-        };
-        incomplete_read(py, partial.unbind().into_any(), self.n)
+        let collected = self.collected.take();
+        let collected = collected.map_or_else(|| PyBytes::new(py, b""), |bytes| bytes.head(py));
+        let partial = self
+            .endpoint
+            .get()
+            .take_side(py)
+            .and_then(|side| collected.add(side));
+        match partial {
+            Ok(partial) => incomplete_read(py, partial.unbind(), self.n),
+            Err(error) => error,
+        }
     }
 
     fn need(&self) -> u32 {
@@ -149,9 +153,12 @@ impl Read {
         if self.stage == Stage::Done {
             return Err(awaitable::already_done());
         }
-        if self.stage == Stage::Start && self.endpoint.get().must_yield(py) {
-            self.stage = Stage::Yielded;
-            return Ok(Step::Yield);
+        if matches!(self.stage, Stage::Start | Stage::Yielded) {
+            let yields = self.endpoint.get().enter_read(py, self.name())?;
+            if yields && self.stage == Stage::Start {
+                self.stage = Stage::Yielded;
+                return Ok(Step::Yield);
+            }
         }
         loop {
             if let Some(bytes) = self.attempt(py)? {
@@ -159,7 +166,7 @@ impl Read {
             }
             match self.stage {
                 Stage::Start | Stage::Yielded => {
-                    self.endpoint.get().begin_read(py, self.name())?;
+                    self.endpoint.get().begin_read(py)?;
                     self.begin_wait(py)?;
                 }
                 Stage::Polling(until) if Instant::now() < until => return Ok(Step::Yield),
@@ -191,21 +198,24 @@ impl Read {
     }
 
     /// The wait has ended, by a result, an error, or from outside.
-    fn end(&mut self, py: Python<'_>) {
-        let waited = !matches!(self.stage, Stage::Start | Stage::Yielded | Stage::Done);
-        if waited {
-            self.endpoint.get().end_read(py);
-        }
+    fn end(&mut self, py: Python<'_>) -> PyResult<()> {
+        let waited = matches!(self.stage, Stage::Polling(_) | Stage::Asleep);
         self.stage = Stage::Done;
+        if waited {
+            Endpoint::end_read(self.endpoint.bind(py))
+        } else {
+            Ok(())
+        }
     }
 
-    /// Ended from outside: what was collected goes back in front of the stream.
+    /// Ended without a result: what was collected goes back in front of the stream.
     fn cancel(&mut self, py: Python<'_>) -> PyResult<()> {
-        self.end(py);
-        match self.collected.take() {
-            Some((bytes, filled)) => self.endpoint.get().put_back(py, bytes.head(py, filled)),
+        let ended = self.end(py);
+        let put_back = match self.collected.take() {
+            Some(bytes) => self.endpoint.get().put_back(py, bytes.head(py)),
             None => Ok(()),
-        }
+        };
+        ended.and(put_back)
     }
 }
 
@@ -213,6 +223,10 @@ impl Read {
 impl Read {
     fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.endpoint)
     }
 
     /// For the names of tasks.
@@ -240,7 +254,7 @@ impl Read {
                 if polled && let Ok(mut inner) = self.endpoint.get().ours(py) {
                     inner.end.spun(true);
                 }
-                self.end(py);
+                self.end(py)?;
                 Err(awaitable::returns(py, bytes))
             }
             Err(error) => {

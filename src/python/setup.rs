@@ -360,7 +360,7 @@ fn endpoint(
             poll,
         },
     };
-    Ok(Endpoint::new(engine.clone_ref(py), end, facts))
+    Endpoint::new(engine.clone_ref(py), end, facts)
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -414,6 +414,36 @@ fn a_cursor_beyond_the_window_is_named_and_aborts() {
     assert!(server.is_closed());
 }
 
+#[test]
+fn bytes_beside_the_shared_memory_are_a_fault_and_no_end() {
+    let Pair {
+        mut server,
+        mut client,
+        ..
+    } = pair();
+    client
+        .write(Source::from(&b"never trusted"[..]))
+        .expect("write");
+    server.bypassed();
+    assert_eq!(server.incoming(1), Incoming::Fault(Fault::Bypassed));
+    assert_eq!(client.incoming(1), Incoming::Fault(Fault::Reset));
+}
+
+#[test]
+fn nothing_is_taken_behind_the_own_end() {
+    let Pair {
+        server: _server,
+        mut client,
+        ..
+    } = pair();
+    client.write_eof();
+    assert_eq!(
+        client.write(Source::from(&b"x"[..])),
+        Err(Fault::ClosedHere)
+    );
+    assert_eq!(client.backlog(), 0);
+}
+
 /// Every word of the peer's half, with values that an honest peer would never store: a fault or nothing, never a panic.
 #[test]
 fn no_word_of_the_peer_can_do_harm() {

@@ -1,71 +1,112 @@
 //! Who waits at an endpoint, and how they are woken.
+//!
+//! Two rules hold whenever the lock is free. The endpoint is in its engine's list exactly while one of its words in the
+//! shared memory is armed: then the group's bell finds it, and nothing else keeps it alive. And a backlog is armed, or
+//! planned to be looked after in the loop's next round, or in the hands of a drain that polls. [`Endpoint::settle`]
+//! restores both after every change.
 
 use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes};
+use pyo3::types::{PyByteArray, PyBytes, PySlice};
 
 use super::{Endpoint, Inner};
 
 #[derive(Default)]
 pub(super) struct Waiters {
     /// The future of the read that sleeps.
-    pub(super) read: Option<Py<PyAny>>,
-    /// A read is spinning, polling or asleep.
+    read: Option<Py<PyAny>>,
+    /// A read is polling or asleep.
     pub(super) reading: bool,
-    pub(super) need: u32,
-    pub(super) drains: Vec<Py<PyAny>>,
+    need: u32,
+    drains: Vec<Py<PyAny>>,
     /// Drains that poll; they look after the backlog themselves.
-    pub(super) polling_drains: u32,
+    polling_drains: u32,
     /// Called when there is something to read, until it is taken away.
-    pub(super) on_readable: Option<Py<PyAny>>,
-    /// Called when the backlog has become smaller, or a fault has come.
-    pub(super) on_progress: Option<Py<PyAny>>,
+    on_readable: Option<Py<PyAny>>,
+    /// Called when there are [`News`].
+    on_progress: Option<Py<PyAny>>,
     /// Where a cancelled readexactly puts back what it has collected.
-    pub(super) side: Option<Py<PyByteArray>>,
+    side: Option<Py<PyByteArray>>,
+    /// The own word of a reader is armed: the bell will be rung for it.
+    read_armed: bool,
+    /// The own word of a writer is armed.
+    write_armed: bool,
     /// In the engine's list, which the next bell takes.
-    pub(super) listed: bool,
-    /// The backlog is armed: the next bell looks after it.
-    pub(super) write_armed: bool,
-    pub(super) flush_planned: bool,
+    listed: bool,
+    /// `_flush` is in the loop's next round.
+    flush_planned: bool,
+    told: News,
 }
 
-/// For the awaitables and the engine.
+/// What the transport has to know.
+#[derive(Default, Clone, Copy, PartialEq)]
+struct News {
+    paused: bool,
+    closed: bool,
+    faulty: bool,
+}
+
+impl Waiters {
+    /// Every Python object that is held.
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Py<PyAny>> {
+        let futures = self.read.iter().chain(&self.drains);
+        futures.chain(&self.on_readable).chain(&self.on_progress)
+    }
+
+    /// The transport sees by itself that writing is paused.
+    pub(super) fn tell_paused(&mut self, paused: bool) {
+        self.told.paused |= paused;
+    }
+
+    pub(super) fn side(&self) -> Option<&Py<PyByteArray>> {
+        self.side.as_ref()
+    }
+}
+
+/// Reads that wait.
 impl Endpoint {
-    /// The place of the one read that may wait.
+    /// Whether the loop must have its turn before a read may finish.
     ///
     /// # Errors
-    /// RuntimeError in asyncio's words if it is taken.
-    pub(in crate::python) fn begin_read(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+    /// RuntimeError in asyncio's words if another read waits.
+    pub(in crate::python) fn enter_read(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let mut inner = self.ours(py)?;
         if inner.waiters.reading {
+            drop(inner);
             let text = format!(
                 "{name}() called while another coroutine is already waiting for incoming data"
             );
             return Err(PyRuntimeError::new_err(text));
         }
-        inner.waiters.reading = true;
-        drop(inner);
+        Ok(inner.must_yield())
+    }
+
+    /// Takes the place of the one read that may wait.
+    pub(in crate::python) fn begin_read(&self, py: Python<'_>) -> PyResult<()> {
+        self.ours(py)?.waiters.reading = true;
         self.engine.get().waits.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
     /// The read waits no more, however it ended.
-    pub(in crate::python) fn end_read(&self, py: Python<'_>) {
-        let mut inner = self.inner(py);
-        if !inner.waiters.reading {
-            return;
-        }
-        inner.waiters.reading = false;
-        if inner.end.is_ours() && inner.waiters.on_readable.is_none() {
-            inner.end.disarm_read();
+    pub(in crate::python) fn end_read(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let Ok(mut inner) = slf.get().ours(slf.py()) else {
+            return Ok(());
+        };
+        if !std::mem::take(&mut inner.waiters.reading) {
+            return Ok(());
         }
         let future = inner.waiters.read.take();
+        if inner.waiters.on_readable.is_none() {
+            inner.disarm_read();
+        }
         drop(inner);
         drop(future);
-        self.engine.get().waits.fetch_sub(1, Ordering::Relaxed);
+        slf.get().engine.get().waits.fetch_sub(1, Ordering::Relaxed);
+        Self::settle(slf)
     }
 
     /// Puts the read to sleep until `need` bytes are there: the future to wait for, or None if they are there already.
@@ -77,16 +118,18 @@ impl Endpoint {
         let future = this.engine.get().create_future(py)?;
         let mut inner = this.ours(py)?;
         let need = need.min(inner.end.read_need_max());
-        if !inner.end.arm_read(need) {
-            return Ok(None);
+        inner.waiters.read_armed = inner.end.arm_read(need);
+        let sleeps = inner.waiters.read_armed;
+        let mut old = None;
+        if sleeps {
+            inner.fast = 0;
+            inner.waiters.need = need;
+            old = inner.waiters.read.replace(future.clone().unbind());
         }
-        inner.fast = 0;
-        inner.waiters.need = need;
-        let old = inner.waiters.read.replace(future.clone().unbind());
         drop(inner);
         drop(old);
-        this.list(slf);
-        Ok(Some(future))
+        Self::settle(slf)?;
+        Ok(sleeps.then_some(future))
     }
 
     /// Puts what a cancelled read has collected in front of the stream.
@@ -95,31 +138,66 @@ impl Endpoint {
         py: Python<'_>,
         bytes: Bound<'_, PyBytes>,
     ) -> PyResult<()> {
-        let side = self
-            .inner(py)
-            .waiters
-            .side
-            .as_ref()
-            .map(|side| side.clone_ref(py));
-        match side {
-            Some(side) => side
-                .bind(py)
-                .call_method1(intern!(py, "extend"), (bytes,))
-                .map(drop),
+        match self.side(py)? {
+            // Later bytes may be there already: those that were taken out of the ring when this end was closed.
+            Some(side) => side.set_item(PySlice::new(py, 0, 0, 1), bytes),
             None => Err(PyRuntimeError::new_err(
                 "no buffer to put back what a cancelled read has collected",
             )),
         }
     }
 
-    /// A drain begins or ends to poll; meanwhile it looks after the backlog.
-    pub(in crate::python) fn poll_drain(&self, py: Python<'_>, polls: bool) {
-        let polling = &mut self.inner(py).waiters.polling_drains;
-        *polling = if polls {
-            *polling + 1
-        } else {
-            polling.saturating_sub(1)
+    /// Takes what lies in front of the stream: the bytes behind those that a read has collected, once this end is closed.
+    pub(in crate::python) fn take_side<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let Some(side) = self.side(py)? else {
+            return Ok(PyBytes::new(py, b""));
         };
+        let bytes = PyBytes::new(py, &side.to_vec());
+        side.call_method0(intern!(py, "clear"))?;
+        Ok(bytes)
+    }
+
+    fn side<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+        Ok(self
+            .ours(py)?
+            .waiters
+            .side
+            .as_ref()
+            .map(|side| side.bind(py).clone()))
+    }
+
+    pub(super) fn put_side(&self, py: Python<'_>, side: Py<PyByteArray>) -> PyResult<()> {
+        let old = self.ours(py)?.waiters.side.replace(side);
+        drop(old);
+        Ok(())
+    }
+}
+
+/// Drains that wait.
+impl Endpoint {
+    /// Whether the loop must have its turn before a drain may finish.
+    pub(in crate::python) fn enter_drain(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut inner = self.ours(py)?;
+        Ok(inner.end.is_closed() || inner.must_yield())
+    }
+
+    /// A drain begins to poll; meanwhile it looks after the backlog.
+    pub(in crate::python) fn begin_polling(&self, py: Python<'_>) -> PyResult<()> {
+        self.ours(py)?.waiters.polling_drains += 1;
+        Ok(())
+    }
+
+    /// A drain polls no more.
+    pub(in crate::python) fn end_polling(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let Ok(mut inner) = slf.get().ours(slf.py()) else {
+            return Ok(());
+        };
+        inner.waiters.polling_drains = inner.waiters.polling_drains.saturating_sub(1);
+        drop(inner);
+        Self::settle(slf)
     }
 
     /// Puts a drain to sleep: the future to wait for, or None if the backlog is small enough by now.
@@ -128,118 +206,171 @@ impl Endpoint {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (this, py) = (slf.get(), slf.py());
         let future = this.engine.get().create_future(py)?;
-        {
-            let mut inner = this.ours(py)?;
-            inner.arm_write();
-            if !inner.paused || inner.end.write_fault().is_some() {
-                return Ok(None);
-            }
+        let mut inner = this.ours(py)?;
+        inner.arm_write();
+        let sleeps = inner.paused && inner.end.write_fault().is_none();
+        if sleeps {
             inner.fast = 0;
             inner.waiters.drains.push(future.clone().unbind());
         }
-        this.list(slf);
-        Ok(Some(future))
+        drop(inner);
+        Self::settle(slf)?;
+        Ok(sleeps.then_some(future))
     }
 
     /// A drain waits no more.
     pub(in crate::python) fn forget_drain(&self, py: Python<'_>, future: &Bound<'_, PyAny>) {
-        let mut inner = self.inner(py);
-        let place = inner
-            .waiters
-            .drains
+        let Ok(mut inner) = self.ours(py) else { return };
+        let drains = &mut inner.waiters.drains;
+        let old = drains
             .iter()
-            .position(|waiter| waiter.is(future));
-        let old = place.map(|place| inner.waiters.drains.swap_remove(place));
+            .position(|waiter| waiter.is(future))
+            .map(|place| drains.swap_remove(place));
         drop(inner);
         drop(old);
     }
+}
 
-    fn list(&self, slf: &Bound<'_, Self>) {
-        let listed = std::mem::replace(&mut self.inner(slf.py()).waiters.listed, true);
-        if !listed {
-            self.engine
-                .get()
-                .wait(slf.py(), self.group, slf.clone().unbind());
-        }
+/// Callbacks, and waking.
+impl Endpoint {
+    pub(super) fn put_on_progress(
+        &self,
+        py: Python<'_>,
+        callback: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let old = std::mem::replace(&mut self.ours(py)?.waiters.on_progress, callback);
+        drop(old);
+        Ok(())
     }
 
-    /// Has the loop look after the backlog in its next round, unless somebody does already.
-    pub(super) fn plan_flush(slf: &Bound<'_, Self>) -> PyResult<()> {
+    pub(super) fn put_on_readable(
+        &self,
+        py: Python<'_>,
+        callback: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let old = std::mem::replace(&mut self.ours(py)?.waiters.on_readable, callback);
+        drop(old);
+        Ok(())
+    }
+
+    /// Restores the rules of this module.
+    pub(in crate::python) fn settle(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (this, py) = (slf.get(), slf.py());
-        {
-            let waiters = &mut this.ours(py)?.waiters;
-            if waiters.flush_planned || waiters.write_armed || waiters.polling_drains > 0 {
-                return Ok(());
-            }
-            waiters.flush_planned = true;
+        // A child that inherited the connection has nothing to settle.
+        let Ok(mut inner) = this.ours(py) else {
+            return Ok(());
+        };
+        let armed = inner.waiters.read_armed || inner.waiters.write_armed;
+        let was_listed = std::mem::replace(&mut inner.waiters.listed, armed);
+        let plan = inner.needs_flush();
+        inner.waiters.flush_planned |= plan;
+        drop(inner);
+        let engine = this.engine.get();
+        match (was_listed, armed) {
+            (false, true) => engine.wait(py, this.group, slf.clone().unbind()),
+            (true, false) => engine.forget(py, this.group, slf),
+            _ => {}
         }
-        this.engine
-            .get()
-            .call_soon(py, slf.getattr(intern!(py, "_flush"))?)
-    }
-
-    /// Has the loop look after the backlog if there is one.
-    pub(in crate::python) fn keep_flushing(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let waiting = slf.get().ours(slf.py())?.end.backlog();
-        if waiting > 0 {
-            Self::plan_flush(slf)
+        if plan {
+            engine.call_soon(py, slf.getattr(intern!(py, "_flush"))?)
         } else {
             Ok(())
         }
     }
 
-    /// The bell was rung.
-    pub(in crate::python) fn rung(slf: &Py<Self>, py: Python<'_>) -> PyResult<()> {
-        if let Ok(mut inner) = slf.get().ours(py) {
+    /// The loop's round that was planned has come.
+    pub(super) fn flush(slf: &Bound<'_, Self>) -> PyResult<()> {
+        slf.get().ours(slf.py())?.waiters.flush_planned = false;
+        Self::wake(slf)
+    }
+
+    /// Whether the bell of the group was rung for this endpoint: a word that it had armed was taken back.
+    pub(in crate::python) fn is_meant(&self, py: Python<'_>) -> bool {
+        let Ok(inner) = self.ours(py) else {
+            return false;
+        };
+        let (reader, writer) = inner.end.claimed();
+        (inner.waiters.read_armed && reader) || (inner.waiters.write_armed && writer)
+    }
+
+    /// The bell was rung, and the engine has taken this endpoint out of its list.
+    pub(in crate::python) fn rung(slf: &Bound<'_, Self>) -> PyResult<()> {
+        if let Ok(mut inner) = slf.get().ours(slf.py()) {
             inner.waiters.listed = false;
-            inner.waiters.write_armed = false;
             inner.end.woken();
         }
-        Self::wake(slf, py)
+        Self::wake(slf)
     }
 
     /// Something has changed: resolves who has what it waits for, arms again for the rest.
-    pub(in crate::python) fn wake(slf: &Py<Self>, py: Python<'_>) -> PyResult<()> {
-        let (this, bound) = (slf.get(), slf.bind(py));
-        let Ok(mut inner) = this.ours(py) else {
+    pub(in crate::python) fn wake(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        let Ok(mut inner) = slf.get().ours(py) else {
             return Ok(());
         };
-        let Woken {
-            reader,
-            drains,
-            on_readable,
-            on_progress,
-            again,
-        } = inner.look(py);
+        let Woken { futures, callbacks } = inner.look(py);
         drop(inner);
-        if again {
-            this.list(bound);
-        }
-        for future in reader.into_iter().chain(drains) {
-            let future = future.into_bound(py);
-            if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
-                future.call_method1(intern!(py, "set_result"), (py.None(),))?;
-            }
-        }
-        for callback in [on_readable, on_progress].into_iter().flatten() {
-            callback.call0(py)?;
-        }
-        Ok(())
+        // One that fails must not keep the others asleep; the first error is told when all have had their turn.
+        let settled = Self::settle(slf);
+        let resolved: Vec<_> = futures
+            .iter()
+            .map(|future| resolve(future.bind(py)))
+            .collect();
+        let called: Vec<_> = callbacks
+            .iter()
+            .map(|callback| callback.call0(py).map(drop))
+            .collect();
+        std::iter::once(settled)
+            .chain(resolved)
+            .chain(called)
+            .collect()
     }
 }
 
-/// Who is to be resolved or called, and whether somebody still waits.
+/// A wake-up resolves with nothing: whoever waits looks by itself, and takes bytes only in the step that returns them.
+fn resolve(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = future.py();
+    if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+        return Ok(());
+    }
+    future
+        .call_method1(intern!(py, "set_result"), (py.None(),))
+        .map(drop)
+}
+
+/// Who is to be resolved, and who is to be called.
+#[derive(Default)]
 struct Woken {
-    reader: Option<Py<PyAny>>,
-    drains: Vec<Py<PyAny>>,
-    on_readable: Option<Py<PyAny>>,
-    on_progress: Option<Py<PyAny>>,
-    again: bool,
+    futures: Vec<Py<PyAny>>,
+    callbacks: Vec<Py<PyAny>>,
 }
 
 impl Inner {
-    /// Moves the backlog on, and arms for the rest. True if armed.
-    fn arm_write(&mut self) -> bool {
+    /// Whether the loop has to look here in its next round: at a backlog that nobody looks after, or for news.
+    #[inline]
+    fn needs_flush(&self) -> bool {
+        let waiters = &self.waiters;
+        let looked_after = waiters.write_armed || waiters.polling_drains > 0;
+        !waiters.flush_planned
+            && ((self.end.backlog() > 0 && !looked_after) || self.news() != waiters.told)
+    }
+
+    fn news(&self) -> News {
+        News {
+            paused: self.paused,
+            closed: self.end.is_closed(),
+            faulty: self.end.write_fault().is_some(),
+        }
+    }
+
+    fn disarm_read(&mut self) {
+        if std::mem::take(&mut self.waiters.read_armed) {
+            self.end.disarm_read();
+        }
+    }
+
+    /// Moves the backlog on, and arms for the rest.
+    fn arm_write(&mut self) {
         // Each round that does not arm has moved at least one byte, or has found the end.
         let mut armed = false;
         while !armed && self.end.backlog() > 0 && self.end.write_fault().is_none() {
@@ -247,47 +378,36 @@ impl Inner {
         }
         self.waiters.write_armed = armed;
         self.note_backlog();
-        armed
     }
 
     fn look(&mut self, py: Python<'_>) -> Woken {
-        let (mut reader, mut on_readable, mut again) = (None, None, false);
+        let mut woken = Woken::default();
         if self.waiters.read.is_some() {
-            if self.end.arm_read(self.waiters.need) {
-                again = true
-            } else {
-                reader = self.waiters.read.take()
+            self.waiters.read_armed = self.end.arm_read(self.waiters.need);
+            if !self.waiters.read_armed {
+                woken.futures.extend(self.waiters.read.take());
             }
         } else if let Some(callback) = &self.waiters.on_readable {
-            if self.end.arm_read(1) {
-                again = true
-            } else {
-                on_readable = Some(callback.clone_ref(py))
+            self.waiters.read_armed = self.end.arm_read(1);
+            if !self.waiters.read_armed {
+                woken.callbacks.push(callback.clone_ref(py));
             }
-        }
-        let before = self.end.backlog();
-        again |= self.arm_write();
-        let progress = self.end.backlog() < before || self.end.write_fault().is_some();
-        let on_progress = if progress {
-            self.waiters
-                .on_progress
-                .as_ref()
-                .map(|callback| callback.clone_ref(py))
         } else {
-            None
-        };
-        let resolve = !self.paused || self.end.write_fault().is_some();
-        let drains = if resolve {
-            std::mem::take(&mut self.waiters.drains)
-        } else {
-            Vec::new()
-        };
-        Woken {
-            reader,
-            drains,
-            on_readable,
-            on_progress,
-            again,
+            self.disarm_read();
         }
+        self.arm_write();
+        let news = self.news();
+        if !news.paused || news.faulty {
+            woken.futures.append(&mut self.waiters.drains);
+        }
+        if std::mem::replace(&mut self.waiters.told, news) != news {
+            woken.callbacks.extend(
+                self.waiters
+                    .on_progress
+                    .as_ref()
+                    .map(|callback| callback.clone_ref(py)),
+            );
+        }
+        woken
     }
 }
