@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
 ROUNDS = 5
-CHUNKS = 2048  # of 64 KiB in each round
+SIZE = 128 << 20  # bytes in each round
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -40,8 +40,10 @@ def bench_streams(benchmark: BenchmarkFixture, monkeypatch: pytest.MonkeyPatch, 
     with demo.server(loop == "uvloop") as (smc_port, tcp_port), asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
 
         async def both() -> None:
-            smc = await demo.measure(lambda: smcfast.open_smc_connection(demo.HOST, smc_port), CHUNKS)
-            tcp = await demo.measure(lambda: asyncio.open_connection(demo.HOST, tcp_port), CHUNKS)
+            # Without config= the process would keep the first case's.
+            config = smcfast.SmcConfig()
+            smc = await demo.measure(lambda: smcfast.open_smc_connection(demo.HOST, smc_port, config=config), SIZE)
+            tcp = await demo.measure(lambda: asyncio.open_connection(demo.HOST, tcp_port), SIZE)
             rounds.append((smc, tcp))
 
         benchmark.pedantic(lambda: runner.run(both()), rounds=ROUNDS, warmup_rounds=1)

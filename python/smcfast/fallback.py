@@ -43,7 +43,9 @@ def settle(config: SmcConfig, role: str, peer: str, why: Fallback) -> SmcInfo:
     """
     forbidden = config.fallback == "forbid"
     counts.count_fallback(why, forbidden=forbidden)
-    log.fallback(logging.INFO if config.fallback == "allow" else logging.WARNING, role, peer, why, forbidden=forbidden)
+    # A client that is refused has its exception; of a server's refusal nobody else would know.
+    quiet = config.fallback == "allow" or (forbidden and role == "client")
+    log.fallback(logging.INFO if quiet else logging.WARNING, role, peer, why, forbidden=forbidden)
     if forbidden:
         raise SmcFallbackError(why)
     return SmcInfo(path="tcp", fallback=why)

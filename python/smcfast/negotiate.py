@@ -112,9 +112,10 @@ async def assuming(
         return reason("name_taken" if error.errno == errno.EADDRINUSE else "resources")
     try:
         why = await handshake.as_assuming_client(clock.loop, tcp, door, setup)
-    except SmcHandshakeError:
+    except SmcHandshakeError as error:
         remembered.destinations.add((address, port))
-        raise
+        text = f"{error.fallback.text}; does the peer speak SMC? check assume"
+        raise SmcHandshakeError(error.fallback._replace(text=text)) from None
     finally:
         door.close()
     return setup.finish(config.spin_us) if why is None else why

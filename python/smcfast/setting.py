@@ -89,6 +89,17 @@ class Refused(ValueError):
     """A value is not what is wanted; the text, if there is one, says what is wrong with it."""
 
 
+def parse_size(text: str) -> int:
+    """Bytes from digits that K, M or G (powers of 1024) may follow.
+
+    :raises Refused: it is written otherwise.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise Refused
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
+
+
 def choice(default: str, *allowed: str) -> Any:
     """One of some words."""
 
@@ -128,7 +139,7 @@ def size(default: int, low: int, high: int) -> Any:
         return int(value)
 
     wanted = f"an int, a power of two, {low}..{high} bytes"
-    return Setting(default, wanted, check, _size, "K, M or G may follow it")
+    return Setting(default, wanted, check, parse_size, "K, M or G may follow it")
 
 
 def seconds(default: float, low: float, high: float) -> Any:
@@ -199,10 +210,3 @@ def _integer(value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise Refused
     return value
-
-
-def _size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise Refused
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
