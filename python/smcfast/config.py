@@ -57,8 +57,8 @@ class SmcConfig:
     size, and a switch is 1 or 0. An empty variable is an empty sequence, and for other fields as good as none.
 
     :param fallback: what happens when a connection can only be TCP: "allow" logs the reason at level INFO, "warn" at
-        WARNING; "forbid" raises `SmcFallbackError` at a client, and at a server closes the connection and logs the reason
-        at WARNING. Default: "allow".
+        WARNING; "forbid" raises `SmcFallbackError`, and a server that was started closes the connection and logs the
+        reason at WARNING. Default: "allow".
     :param paths: paths that may be taken, of "smc-d", "smc-r" and "kernel"; none of them leaves TCP. This version has
         "smc-d" only, and never takes the others. Default: ("smc-d", "smc-r").
     :param discovery: how to find out whether the peer speaks SMC, of "rendezvous" and "option". This version has

@@ -77,13 +77,12 @@ def run(options: argparse.Namespace) -> int:
             print("uvloop is not installed", file=sys.stderr)
             return 2
         factory = uvloop.new_event_loop
-    if options.serve:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(_serve())
     try:
         smcfast.SmcConfig()
-        with server(options.uvloop) as ports, asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(_compare(options.bytes, *ports))
+        with contextlib.ExitStack() as both:
+            ports = None if options.serve else both.enter_context(server(options.uvloop))
+            runner = both.enter_context(asyncio.Runner(loop_factory=factory))
+            return runner.run(_serve() if ports is None else _compare(options.bytes, *ports))
     except smcfast.SmcConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -103,7 +102,7 @@ def server(uvloop: bool) -> Iterator[list[int]]:
         try:
             line = process.stdout.readline()
             if not line:
-                raise ChildProcessError("the server's process has ended")
+                raise SystemExit(process.wait() or 1)  # It has said why.
             yield json.loads(line)
         finally:
             process.stdin.close()
