@@ -113,6 +113,16 @@ async def test_read_all(host: str) -> None:
         assert await server.reader.read() == b""
 
 
+async def test_counts_of_any_size(host: str) -> None:
+    async with connected(host) as (client, server):
+        client.writer.write(b"all")
+        assert await server.reader.read(2**70) == b"all"
+        client.writer.transport.set_write_buffer_limits(high=2**70)
+        client.writer.write_eof()
+        with pytest.raises(asyncio.IncompleteReadError):
+            await server.reader.readexactly(2**70)
+
+
 async def test_reads_of_nothing(host: str) -> None:
     async with connected(host) as (client, server):
         assert await server.reader.read(0) == b""

@@ -16,6 +16,7 @@ __all__ = [
     "Read",
     "ServerSetup",
     "__version__",
+    "_close_gate",
 ]
 
 __version__: Final[str]
@@ -26,6 +27,7 @@ PROTOCOL_VERSION: Final[int]
 DIAGNOSES: Final[dict[int, tuple[str, str]]]
 """Every diagnosis code of CLC Declines: code -> (name, text)."""
 
+def _close_gate() -> None: ...
 @final
 class Engine:
     """An event loop's share of smcfast: its link groups and the one fd that wakes it."""

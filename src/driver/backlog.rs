@@ -1,6 +1,6 @@
 //! Bytes that the application has written and that do not yet fit into the peer's ring.
 
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 
 use crate::mem::Source;
 
@@ -26,19 +26,23 @@ impl Backlog {
     }
 
     /// Appends a copy of `bytes`.
-    pub(super) fn push(&mut self, bytes: Source<'_>) {
+    ///
+    /// # Errors
+    /// There is no memory for them; nothing was appended.
+    pub(super) fn push(&mut self, bytes: Source<'_>) -> Result<(), TryReserveError> {
         if bytes.is_empty() {
-            return;
+            return Ok(());
         }
-        self.len += bytes.len();
         match self.chunks.back_mut() {
-            Some(last) if last.len() + bytes.len() <= CHUNK => bytes.append_to(last),
+            Some(last) if last.len() + bytes.len() <= CHUNK => bytes.append_to(last)?,
             _ => {
                 let mut chunk = Vec::new();
-                bytes.append_to(&mut chunk);
+                bytes.append_to(&mut chunk)?;
                 self.chunks.push_back(chunk);
             }
         }
+        self.len += bytes.len();
+        Ok(())
     }
 
     /// The first bytes, as many as lie together. Empty only if the backlog is.
@@ -76,7 +80,7 @@ mod tests {
         let mut backlog = Backlog::default();
         let mut out = Vec::new();
         for part in data.chunks(7_001) {
-            backlog.push(part.into());
+            backlog.push(part.into()).expect("memory");
             let n = backlog.front().len().min(5_003);
             out.extend_from_slice(&backlog.front()[..n]);
             backlog.drop_front(n);
@@ -98,10 +102,10 @@ mod tests {
     fn small_writes_share_chunks() {
         let mut backlog = Backlog::default();
         for _ in 0..2048 {
-            backlog.push((&[0u8; 64][..]).into());
+            backlog.push((&[0u8; 64][..]).into()).expect("memory");
         }
         assert_eq!((backlog.len(), backlog.chunks.len()), (128 << 10, 2));
-        backlog.push((&[][..]).into());
+        backlog.push((&[][..]).into()).expect("memory");
         assert_eq!(backlog.chunks.len(), 2);
         backlog.clear();
         assert!(backlog.is_empty());

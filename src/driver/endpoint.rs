@@ -39,6 +39,9 @@ pub enum Fault {
     /// This end has closed the connection.
     #[error("the connection is closed")]
     ClosedHere,
+    /// There is no memory for bytes that have to wait. The connection is none the worse for it.
+    #[error("no memory for bytes that have to wait")]
+    NoMemory,
 }
 
 /// What a reader finds.
@@ -364,20 +367,29 @@ impl Endpoint {
     /// Takes all of `bytes`: as much as fits goes into the peer's ring, the rest into the backlog.
     ///
     /// # Errors
-    /// The [`Fault`] that stops this end from writing; nothing was taken.
+    /// The [`Fault`] that stops this end from writing, or [`Fault::NoMemory`]; nothing was taken.
     #[inline]
     pub fn write(&mut self, bytes: Source<'_>) -> Result<(), Fault> {
-        let mut rest = bytes;
-        if self.backlog.is_empty() {
-            rest = self.push(bytes);
-            if rest.is_empty() {
-                return Ok(());
-            }
+        let fits = if self.backlog.is_empty() {
+            bytes.len().min(self.room(bytes.len()))
+        } else {
+            0
+        };
+        let (now, later) = bytes.split_at(fits);
+        if !later.is_empty() {
+            self.keep(later)?;
         }
-        self.write_rest(rest)
+        if !now.is_empty() {
+            self.put(now);
+        }
+        if !later.is_empty() {
+            self.flush();
+        }
+        Ok(())
     }
 
-    fn write_rest(&mut self, rest: Source<'_>) -> Result<(), Fault> {
+    /// Keeps what does not fit, if it may ever be written.
+    fn keep(&mut self, later: Source<'_>) -> Result<(), Fault> {
         self.refresh();
         if let Some(fault) = self.write_fault() {
             return Err(fault);
@@ -385,9 +397,7 @@ impl Endpoint {
         if self.is_ending() {
             return Err(Fault::ClosedHere);
         }
-        self.backlog.push(rest);
-        self.flush();
-        Ok(())
+        self.backlog.push(later).map_err(|_| Fault::NoMemory)
     }
 
     /// Moves as much of the backlog as fits into the peer's ring, and carries out an end that waited for it.
@@ -466,18 +476,12 @@ impl Endpoint {
         }
     }
 
-    /// Copies what fits and publishes it. Returns what did not fit.
+    /// Copies bytes that fit, and publishes them.
     #[inline]
-    fn push<'a>(&mut self, bytes: Source<'a>) -> Source<'a> {
-        let n = bytes.len().min(self.room(bytes.len()));
-        if n == 0 {
-            return bytes;
-        }
-        let (now, rest) = bytes.split_at(n);
-        let [first, second] = self.connection.write_spans(n as u32);
-        copy_in(&self.peer, first, second, now);
-        self.publish_producer(n as u32);
-        rest
+    fn put(&mut self, bytes: Source<'_>) {
+        let [first, second] = self.connection.write_spans(bytes.len() as u32);
+        copy_in(&self.peer, first, second, bytes);
+        self.publish_producer(bytes.len() as u32);
     }
 
     /// Bytes that fit into the peer's ring; looks at the peer's words only if fewer than `enough` are known to fit.

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -54,6 +55,16 @@ pub fn create(len: usize, preallocate: bool) -> io::Result<OwnedFd> {
     }
     fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
+}
+
+/// Whether the kernel promises memory only if it has it (vm.overcommit_memory is 2). Then a page that is touched for the
+/// first time may not be there, which is SIGBUS, so memory must be taken beforehand. Read once for each process.
+pub fn overcommit_is_strict() -> bool {
+    static STRICT: OnceLock<bool> = OnceLock::new();
+    *STRICT.get_or_init(|| {
+        let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+        mode.is_ok_and(|mode| mode.trim() == "2")
+    })
 }
 
 /// Why received memory was refused.

@@ -1,5 +1,6 @@
 //! Bytes to be copied from: a slice, or memory that other threads of this process may write meanwhile.
 
+use std::collections::TryReserveError;
 use std::marker::PhantomData;
 
 use super::copy::copy;
@@ -68,14 +69,18 @@ impl<'a> Source<'a> {
     }
 
     /// Appends the bytes to `buffer`.
-    pub fn append_to(self, buffer: &mut Vec<u8>) {
-        buffer.reserve(self.len);
+    ///
+    /// # Errors
+    /// There is no memory for them; nothing was appended.
+    pub fn append_to(self, buffer: &mut Vec<u8>) -> Result<(), TryReserveError> {
+        buffer.try_reserve(self.len)?;
         let end = buffer.len();
-        // SAFETY: `reserve` made room for `len` bytes behind `end`; the vector's memory is private and cannot overlap; the
+        // SAFETY: `try_reserve` made room for `len` bytes behind `end`; the vector's memory is private and cannot overlap; the
         // source is readable by the type's promise.
         unsafe { copy(buffer.as_mut_ptr().wrapping_add(end), self.start, self.len) };
         // SAFETY: the capacity is there and all bytes up to the new length are initialised now.
         unsafe { buffer.set_len(end + self.len) };
+        Ok(())
     }
 
     #[inline]
@@ -92,8 +97,8 @@ mod tests {
     fn parts_are_appended_in_order() {
         let (head, tail) = Source::from(&b"hello world"[..]).split_at(5);
         let mut buffer = b">".to_vec();
-        tail.append_to(&mut buffer);
-        head.append_to(&mut buffer);
+        tail.append_to(&mut buffer).expect("memory");
+        head.append_to(&mut buffer).expect("memory");
         assert_eq!(buffer, b"> worldhello");
         assert_eq!((head.len(), tail.is_empty()), (5, false));
     }

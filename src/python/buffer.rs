@@ -3,12 +3,31 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use pyo3::exceptions::{PyBufferError, PyMemoryError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyOverflowError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3::{PyTypeInfo, ffi};
 
 use crate::mem::{Source, Target};
+
+/// A number of bytes; what is too large for a machine word is all that there is.
+pub(super) struct Count(pub(super) usize);
+
+impl<'py> FromPyObject<'_, 'py> for Count {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match object.extract::<usize>() {
+            Ok(count) => Ok(Self(count)),
+            Err(error)
+                if error.is_instance_of::<PyOverflowError>(object.py()) && object.gt(0)? =>
+            {
+                Ok(Self(usize::MAX))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
 
 /// An exported buffer of a Python object; the object cannot move or resize its bytes while this lives.
 struct Export(Box<ffi::Py_buffer>);

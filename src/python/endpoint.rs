@@ -13,7 +13,8 @@ use pyo3::sync::MutexExt;
 use pyo3::types::{IntoPyDict, PyByteArray, PyBytes, PyDict};
 
 use super::awaitable;
-use super::buffer::{NewBytes, with_bytes, with_target};
+use super::buffer::{Count, NewBytes, with_bytes, with_target};
+use super::detach::detached;
 use super::drain::Drain;
 use super::engine::Engine;
 use super::errors::{from_fault, inherited};
@@ -94,9 +95,10 @@ impl Endpoint {
     fn read_now<'py>(
         &self,
         py: Python<'py>,
-        n: usize,
+        n: Count,
         exact: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let Count(n) = n;
         let mut inner = self.ours(py)?;
         let enough = if exact {
             u32::try_from(n).unwrap_or(u32::MAX)
@@ -128,13 +130,13 @@ impl Endpoint {
     }
 
     /// read(n): an awaitable of 1 to n bytes, b"" at the end of the stream.
-    fn read(slf: Bound<'_, Self>, n: usize) -> Read {
-        Read::some(slf.unbind(), n)
+    fn read(slf: Bound<'_, Self>, n: Count) -> Read {
+        Read::some(slf.unbind(), n.0)
     }
 
     /// read_exactly(n): an awaitable of n bytes; asyncio.IncompleteReadError if the stream ends before.
-    fn read_exactly(slf: Bound<'_, Self>, n: usize) -> Read {
-        Read::exactly(slf.unbind(), n)
+    fn read_exactly(slf: Bound<'_, Self>, n: Count) -> Read {
+        Read::exactly(slf.unbind(), n.0)
     }
 
     /// drain(): an awaitable that is done once the backlog is small enough.
@@ -212,7 +214,8 @@ impl Endpoint {
     }
 
     /// Sets the marks between which writing is paused, in bytes. Who waits and would not with the new ones goes on.
-    fn set_write_limits(slf: &Bound<'_, Self>, high: usize, low: usize) -> PyResult<()> {
+    fn set_write_limits(slf: &Bound<'_, Self>, high: Count, low: Count) -> PyResult<()> {
+        let (Count(high), Count(low)) = (high, low);
         if low > high {
             let text = format!("high ({high}) must be at least low ({low})");
             return Err(PyValueError::new_err(text));
@@ -464,7 +467,7 @@ impl Endpoint {
             self.ours(py)?.try_read(target)
         } else {
             // The lock is taken and given back without the interpreter: nobody who holds it waits for us.
-            py.detach(|| {
+            detached(py, || {
                 self.inner
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -482,7 +485,7 @@ impl Endpoint {
             inner.write(bytes)
         } else {
             drop(inner);
-            py.detach(|| {
+            detached(py, || {
                 let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
                 inner.write(bytes)
             })

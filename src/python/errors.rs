@@ -1,6 +1,6 @@
 //! Faults as Python exceptions.
 
-use pyo3::exceptions::{PyConnectionResetError, PyRuntimeError};
+use pyo3::exceptions::{PyConnectionResetError, PyMemoryError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -18,6 +18,7 @@ pub(super) fn from_fault(py: Python<'_>, fault: Fault) -> PyErr {
             Ok(class) => PyErr::from_type(class.clone(), text),
             Err(error) => error,
         },
+        Fault::NoMemory => PyMemoryError::new_err(text),
         // As asyncio: whatever ended the connection, writers hear of it as a reset.
         Fault::Lost | Fault::Reset | Fault::Closed | Fault::ClosedHere => {
             PyConnectionResetError::new_err((ECONNRESET, text))

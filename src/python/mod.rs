@@ -2,6 +2,7 @@
 
 mod awaitable;
 mod buffer;
+mod detach;
 mod drain;
 mod endpoint;
 mod engine;
@@ -21,6 +22,8 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
+    use super::detach::close;
+    #[pymodule_export]
     use super::drain::Drain;
     #[pymodule_export]
     use super::endpoint::Endpoint;
@@ -37,6 +40,11 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let close = module.getattr("_close_gate")?;
+        module
+            .py()
+            .import("atexit")?
+            .call_method1("register", (close,))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("DIAGNOSES", diagnoses(module.py())?)
     }

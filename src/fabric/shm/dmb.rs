@@ -17,12 +17,16 @@ pub struct Dmb {
 }
 
 impl Dmb {
-    /// Makes a DMB whose ring has `ring_len` bytes, and the fd to hand to the peer. No page is touched unless `preallocate`.
+    /// Makes a DMB whose ring has `ring_len` bytes, and the fd to hand to the peer. No page is taken unless `preallocate`, or
+    /// unless the kernel does not overcommit.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM, ENOSPC.
     pub fn create(ring_len: usize, preallocate: bool) -> io::Result<(Self, OwnedFd)> {
-        let fd = memfd::create(HEADER_LEN + ring_len, preallocate)?;
+        let fd = memfd::create(
+            HEADER_LEN + ring_len,
+            preallocate || memfd::overcommit_is_strict(),
+        )?;
         let dmb = Self::attach(&fd, ring_len).map_err(|refused| match refused {
             Refused::Os(error) => error,
             // Own memory was made a line above as the check wants it; only the system can say no to it.
