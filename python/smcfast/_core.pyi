@@ -28,6 +28,7 @@ DIAGNOSES: Final[dict[int, tuple[str, str]]]
 """Every diagnosis code of CLC Declines: code -> (name, text)."""
 
 def _close_gate() -> None: ...
+
 @final
 class Engine:
     """An event loop's share of smcfast: its link groups and the one fd that wakes it."""

@@ -14,10 +14,10 @@ use pyo3::types::{IntoPyDict, PyByteArray, PyBytes, PyDict};
 
 use super::awaitable;
 use super::buffer::{Count, NewBytes, with_bytes, with_target};
-use super::detach::detached;
 use super::drain::Drain;
 use super::engine::Engine;
 use super::errors::{from_fault, inherited};
+use super::gate::detached;
 use super::read::Read;
 use crate::driver;
 use crate::driver::endpoint::{Fault, Incoming};

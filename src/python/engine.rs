@@ -11,6 +11,7 @@ use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
 
 use super::endpoint::Endpoint;
+use super::gate::calling;
 use crate::driver;
 use crate::fabric::shm::Wake;
 
@@ -128,7 +129,9 @@ impl Engine {
             Wake::Death(group) => {
                 let woken = self.wake_group(py, group, true);
                 match self.callback(py, |callbacks| &callbacks.on_death) {
-                    Some(on_death) => on_death.call1((group,)).map(drop).and(woken),
+                    Some(on_death) => calling(py, || on_death.call1((group,)))
+                        .map(drop)
+                        .and(woken),
                     None => woken,
                 }
             }
@@ -156,7 +159,7 @@ impl Engine {
     /// A new future of the loop.
     pub(super) fn create_future<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.callback(py, |callbacks| &callbacks.create_future) {
-            Some(create_future) => create_future.call0(),
+            Some(create_future) => calling(py, || create_future.call0()),
             None => Err(pyo3::exceptions::PyRuntimeError::new_err(
                 "the engine was cleared",
             )),
@@ -166,7 +169,7 @@ impl Engine {
     /// Has the loop call `callback` in its next round.
     pub(super) fn call_soon(&self, py: Python<'_>, callback: Bound<'_, PyAny>) -> PyResult<()> {
         if let Some(call_soon) = self.callback(py, |callbacks| &callbacks.call_soon) {
-            call_soon.call1((callback,))?;
+            calling(py, || call_soon.call1((callback,)))?;
         }
         Ok(())
     }

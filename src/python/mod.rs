@@ -2,12 +2,12 @@
 
 mod awaitable;
 mod buffer;
-mod detach;
 mod drain;
 mod endpoint;
 mod engine;
 mod errors;
 mod fds;
+mod gate;
 mod read;
 mod setup;
 
@@ -22,13 +22,13 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
-    use super::detach::close;
-    #[pymodule_export]
     use super::drain::Drain;
     #[pymodule_export]
     use super::endpoint::Endpoint;
     #[pymodule_export]
     use super::engine::Engine;
+    #[pymodule_export]
+    use super::gate::close;
     #[pymodule_export]
     use super::read::Read;
     #[pymodule_export]

@@ -12,6 +12,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PySlice};
 
+use super::super::gate::calling;
 use super::{Endpoint, Inner};
 
 #[derive(Default)]
@@ -318,7 +319,7 @@ impl Endpoint {
             .collect();
         let called: Vec<_> = callbacks
             .iter()
-            .map(|callback| callback.call0(py).map(drop))
+            .map(|callback| calling(py, || callback.call0(py)).map(drop))
             .collect();
         std::iter::once(settled)
             .chain(resolved)
@@ -330,6 +331,10 @@ impl Endpoint {
 /// A wake-up resolves with nothing: whoever waits looks by itself, and takes bytes only in the step that returns them.
 fn resolve(future: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = future.py();
+    calling(py, || resolve_now(future, py))
+}
+
+fn resolve_now(future: &Bound<'_, PyAny>, py: Python<'_>) -> PyResult<()> {
     if future.call_method0(intern!(py, "done"))?.is_truthy()? {
         return Ok(());
     }
