@@ -103,7 +103,48 @@ fn blocked_writer(size: u64, reads: &'static [u64], need: u64) {
     });
 }
 
+/// An end that is declared while the reader arms: it must be rung whatever it waits for, and then see all the bytes.
+/// The flag is the top bit of the consumer's word, as it is a part of that word in the real page.
+fn declared_end(bytes: u64, need: u64) {
+    const CLOSED: u64 = 1 << 63;
+    loom::model(move || {
+        let shared = Arc::new(Shared::default());
+        let writer = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                shared.publish(bytes);
+                shared.writer.consumer.store(CLOSED, Ordering::Release);
+                if must_ring(&shared.reader.reader_armed, || u64::MAX) {
+                    shared.rung.store(true, Ordering::Release);
+                }
+            })
+        };
+        let look = || {
+            let ended = shared.writer.consumer.load(Ordering::Acquire) & CLOSED != 0;
+            let readable = shared.readable();
+            if ended {
+                assert_eq!(
+                    readable, bytes,
+                    "an end that is ahead of the bytes before it"
+                );
+                u64::MAX
+            } else {
+                readable
+            }
+        };
+        let sleeps = arm(&shared.reader.reader_armed, need, look);
+        writer.join().expect("the writer ends");
+        assert!(
+            !sleeps || shared.rung.load(Ordering::Acquire),
+            "asleep at a stream that has ended"
+        );
+    });
+}
+
 fn all() {
+    declared_end(0, 1);
+    declared_end(3, 5);
+    declared_end(3, 2);
     sleeper(&[1], 1, 0);
     sleeper(&[1, 1], 1, 1);
     sleeper(&[3, 5], 8, 0);
@@ -118,7 +159,8 @@ fn all() {
 #[test]
 fn no_wake_up_is_lost_and_without_a_fence_one_is() {
     all();
-    let broken: [(&str, fn()); 2] = [
+    let broken: [(&str, fn()); 3] = [
+        ("end", || declared_end(3, 5)),
         ("reader", || sleeper(&[1], 1, 0)),
         ("writer", || blocked_writer(8, &[8], 1)),
     ];

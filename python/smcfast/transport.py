@@ -89,7 +89,9 @@ class RingTransport(asyncio.Transport):
     def __del__(self, _warn: Any = warnings.warn) -> None:
         """Warn of a transport that nobody closed, and free what it holds."""
         if self._sock is not None:
-            _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
+            # A forked child only closes its descriptor: the connection is its parent's.
+            if self._engine.core.is_ours:
+                _warn(f"unclosed transport {self!r}", ResourceWarning, source=self)
             self._sock.close()
 
     # The protocol.

@@ -2,7 +2,7 @@
 //!
 //! Contract of the layer:
 //!
-//! * It knows nothing of SMC: it deals in offsets, lengths and words.
+//! * It knows where bytes and words lie, and nothing of what they mean: that is the protocol's business.
 //! * Every offset and length is checked here against the mapping, whoever computed it; out of bounds is a panic of the
 //!   caller's mistake, never an access (callers validate what comes from a peer before they come here).
 //! * No Rust reference is ever made to bytes that a peer may write, except to atomics.

@@ -42,7 +42,7 @@ impl ClientSetup {
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM, ENOSPC.
     pub fn new(engine: Arc<Engine>, options: Options, now: Duration) -> std::io::Result<Self> {
-        let local = Local::same_host(engine.id(), &host_name());
+        let local = Local::same_host(engine.id(), host_name());
         Ok(Self {
             own: Some(OwnMemory::new(options)?),
             bell: Some(Bell::create()?),

@@ -18,6 +18,7 @@ mod client;
 mod server;
 
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -244,11 +245,13 @@ pub fn moment(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
+/// This host's name, as it was when the process first asked.
+fn host_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let name = rustix::system::uname();
+        name.nodename().to_string_lossy().into_owned()
+    })
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ struct Offered {
 impl ServerSetup {
     /// Waits for a client; the time for its Proposal begins to run.
     pub fn new(engine: Arc<Engine>, options: Options, now: Duration) -> Self {
-        let local = Local::same_host(engine.id(), &host_name());
+        let local = Local::same_host(engine.id(), host_name());
         Self {
             engine,
             options,
