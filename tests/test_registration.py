@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from smcfast import netlink, rendezvous
+from smcfast import acceptor, netlink, registration, rendezvous
 from smcfast.registration import Registration
 from support.process import abstract_names
 
@@ -36,6 +38,16 @@ def announced(listener: socket.socket) -> bool:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - no event tells of a name that comes or goes
         await asyncio.sleep(0.001)
+
+
+@contextlib.contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_name_comes_and_goes(listener: socket.socket) -> None:
@@ -140,18 +152,43 @@ def test_forked_workers(listener: socket.socket) -> None:
 def test_nothing_is_announced_without_descriptors(
     run: Callable[..., Any], listener: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import resource
-
     async def register() -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         loop = asyncio.get_running_loop()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        try:
+        with no_more_descriptors():
             registration = Registration(loop, listener)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert not registration.holds
         registration.close()
 
     run(register)
     assert "its clients use TCP" in caplog.text
+
+
+async def test_a_holder_without_descriptors_rests(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker at its door stays there, and must not keep the loop busy until there is a descriptor for it."""
+    monkeypatch.setattr(acceptor, "RETRY_DELAY", 0.05)
+    loop = asyncio.get_running_loop()
+    caught: list[str] = []
+    loop.set_exception_handler(lambda _, context: caught.append(context["message"]))
+    holder = Registration(loop, listener)
+    follower = rendezvous.call(rendezvous.holder_name(netlink.cookie(listener)))
+    with no_more_descriptors():
+        await until(lambda: bool(caught))
+        assert not loop.remove_reader(holder._owned[0].fileno())
+    assert set(caught) == {"socket.accept() out of system resource"}
+    await until(lambda: len(holder._waiting) == 1)
+    holder.close()
+    follower.close()
+
+
+async def test_a_name_whose_holder_never_listens(
+    listener: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has bound the holder's name and does no more: the worker says that it gives up, and why."""
+    monkeypatch.setattr(registration, "RETRIES_MAX", 3)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.bind(rendezvous.holder_name(netlink.cookie(listener)))
+        worker = Registration(asyncio.get_running_loop(), listener)
+        await until(lambda: "does not listen" in caplog.text)
+        assert "its clients use TCP" in caplog.text
+        assert not worker.holds
+        worker.close()

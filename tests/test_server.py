@@ -415,6 +415,18 @@ async def test_descriptors_run_out(kind: Kind) -> None:
     await server.wait_closed()
 
 
+async def test_a_backlog_of_nobody(kind: Kind) -> None:
+    """The kernel lets one connection wait even then."""
+    server = await kind.start(echo, backlog=0)
+    for _ in range(2):
+        reader, writer = await kind.connect(server)
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+        await hang_up(writer)
+    server.close()
+    await server.wait_closed()
+
+
 async def test_one_slow_client_does_not_stop_the_next(host: str) -> None:
     """A client that opens its door and never decides holds nobody else up."""
     from smcfast.discovery import Invitation

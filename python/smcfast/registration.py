@@ -10,6 +10,7 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 from smcfast import netlink, rendezvous
+from smcfast.acceptor import Acceptor
 from smcfast.log import logger
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ class Registration:
         self._cookie = netlink.cookie(listener)
         self._owned: list[socket.socket] = []
         self._waiting: list[socket.socket] = []
-        self._watched: socket.socket | None = None
+        self._ahead: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._retries = 0
-        self._closed = False
         self._claim()
 
     @property
@@ -44,10 +45,12 @@ class Registration:
 
     def close(self) -> None:
         """Give the name up; a waiting sibling takes it over."""
-        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._unwatch()
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
+        self._unfollow()
         # In this order: whoever sees the holder hang up finds the name free.
         for sock in reversed(self._owned + self._waiting):
             sock.close()
@@ -62,8 +65,8 @@ class Registration:
         except OSError as error:
             self._give_up(error)
 
-    def _give_up(self, error: OSError) -> None:
-        logger.warning("listener %x is not announced, its clients use TCP: %s", self._cookie, error)
+    def _give_up(self, why: object) -> None:
+        logger.warning("listener %x is not announced, its clients use TCP: %s", self._cookie, why)
         self.close()
 
     def _hold(self) -> bool:
@@ -75,7 +78,7 @@ class Registration:
                 return False
             raise
         self._owned.append(holder)
-        self._watch(holder, self._sweep)
+        self._acceptor = Acceptor(self._loop, holder, BACKLOG, self._take_in)
         self._retries = 0
         self._announce()
         return True
@@ -104,29 +107,29 @@ class Registration:
             if self._retries < RETRIES_MAX:
                 self._retries += 1
                 self._timer = self._loop.call_later(RETRY, self._claim)
+            else:
+                self._give_up("whoever holds its name does not listen there")
             return
         except BlockingIOError:
             logger.warning("listener %x has too many workers: this one cannot take over its name", self._cookie)
             return
         self._retries = 0
-        self._waiting.append(conn)
-        self._watch(conn, self._succeed)
+        self._ahead = conn
+        self._loop.add_reader(conn.fileno(), self._succeed)
+
+    def _unfollow(self) -> None:
+        if self._ahead is not None:
+            self._loop.remove_reader(self._ahead.fileno())
+            self._ahead.close()
+            self._ahead = None
 
     def _succeed(self) -> None:
         """The holder hung up."""
-        self._unwatch()
-        self._waiting.pop().close()
-        if not self._closed:
-            self._claim()
+        self._unfollow()
+        self._claim()
 
-    def _sweep(self) -> None:
-        """Take in a worker that wants to wait, and let those go that have gone."""
-        holder = self._owned[0]
-        try:
-            conn, _ = holder.accept()
-        except OSError:
-            return
-        conn.setblocking(False)
+    def _take_in(self, conn: socket.socket) -> None:
+        """Let a worker wait, and let those go that have gone."""
         still = []
         for waiting in [*self._waiting, conn]:
             # Waiting workers send nothing: whatever can be read is an end.
@@ -137,12 +140,3 @@ class Registration:
                 rendezvous.close_fds(packet[1])
                 waiting.close()
         self._waiting = still
-
-    def _watch(self, sock: socket.socket, callback: object) -> None:
-        self._watched = sock
-        self._loop.add_reader(sock.fileno(), callback)  # type: ignore[arg-type]
-
-    def _unwatch(self) -> None:
-        if self._watched is not None:
-            self._loop.remove_reader(self._watched.fileno())
-            self._watched = None

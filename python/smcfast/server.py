@@ -11,7 +11,8 @@ import weakref
 from asyncio import trsock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from smcfast import counts, fallback, log, negotiate, netlink, streams
+from smcfast import counts, fallback, log, negotiate, streams
+from smcfast.acceptor import Acceptor
 from smcfast.config import configured
 from smcfast.connect import DEFAULT_LIMIT
 from smcfast.discovery import Caller
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from smcfast._core import Endpoint, ServerSetup
     from smcfast.config import SmcConfig
 
-ACCEPT_RETRY_DELAY: Final = 1.0
-"""Seconds for which a listener rests when descriptors or memory have run out."""
 WAIT_CLOSED_WAITS: Final = sys.version_info >= (3, 12)
 """Since 3.12 asyncio's ``Server.wait_closed`` waits for the connections as well; before, a closed server was enough."""
 
@@ -143,7 +142,7 @@ class SmcServer(asyncio.AbstractServer):
     ) -> None:
         self._loop = loop
         self._sockets: list[socket.socket] | None = sockets
-        self._acceptors: list[_Acceptor] = []
+        self._listening: list[_Listening] = []
         self._backlog = backlog
         self._welcome = _Welcome(self, loop, client_connected_cb, config, limit, tls)
         # Weak, so that a transport that its user has abandoned is still noticed as such.
@@ -202,8 +201,8 @@ class SmcServer(asyncio.AbstractServer):
         if self._sockets is None:
             return
         sockets, self._sockets = self._sockets, None
-        for acceptor in self._acceptors:
-            acceptor.close()
+        for listening in self._listening:
+            listening.close()
         for sock in sockets:
             sock.close()
         self._serving = False
@@ -238,7 +237,7 @@ class SmcServer(asyncio.AbstractServer):
             return
         self._serving = True
         for sock in self._sockets:
-            self._acceptors.append(_Acceptor(self._loop, sock, self._backlog, self._welcome))
+            self._listening.append(_Listening(self._loop, sock, self._backlog, self._welcome))
 
     def _attach(self, transport: asyncio.BaseTransport) -> None:
         """A connection's transport is open."""
@@ -265,56 +264,19 @@ class SmcServer(asyncio.AbstractServer):
                 waiter.set_result(None)
 
 
-class _Acceptor:
-    """The accept loop of one listening socket, and its name."""
+class _Listening:
+    """One listening socket that is served, and its name."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, backlog: int, welcome: _Welcome) -> None:
-        self._loop = loop
-        self._sock = sock
-        self._backlog = backlog
-        self._welcome = welcome
-        self._rest: asyncio.TimerHandle | None = None
         # The name comes first: who can connect can also find it.
         self._registration = Registration(loop, sock) if welcome.announces(sock) else None
         sock.listen(backlog)
-        self._resume()
+        self._acceptor = Acceptor(loop, sock, backlog, welcome.receive)
 
     def close(self) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
-        self._loop.remove_reader(self._sock.fileno())
+        self._acceptor.close()
         if self._registration is not None:
             self._registration.close()
-
-    def _resume(self) -> None:
-        self._rest = None
-        self._loop.add_reader(self._sock.fileno(), self._accept)
-
-    def _accept(self) -> None:
-        """Take everybody who waits, at most a backlog in one turn of the loop."""
-        for _ in range(self._backlog):
-            try:
-                conn, _ = self._sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in netlink.EXHAUSTED:
-                    raise
-                self._pause(error)
-                return
-            self._welcome.receive(conn)
-
-    def _pause(self, error: OSError) -> None:
-        """The kernel would report the listener as ready again and again."""
-        self._loop.call_exception_handler(
-            {
-                "message": "socket.accept() out of system resource",
-                "exception": error,
-                "socket": trsock.TransportSocket(self._sock),
-            }
-        )
-        self._loop.remove_reader(self._sock.fileno())
-        self._rest = self._loop.call_later(ACCEPT_RETRY_DELAY, self._resume)
 
 
 class _Welcome:
@@ -352,7 +314,6 @@ class _Welcome:
 
     def receive(self, conn: socket.socket) -> None:
         """Look for the client's rendezvous at once, then go on in a task."""
-        conn.setblocking(False)
         arrival = _Arrival(conn, Clock.start(self._loop, self._config))
         try:
             if self._known is None and conn.family in (socket.AF_INET, socket.AF_INET6):
