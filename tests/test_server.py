@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import resource
 import socket
 import sys
@@ -23,36 +24,64 @@ from support.loops import run_on
 from support.process import abstract_names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
     Steps = Callable[["Kind"], Coroutine[Any, Any, list[Any]]]
 
 
 class Kind:
-    """One implementation: how to serve and how to connect."""
+    """One implementation: how to serve and how to connect; the path of each stream is kept."""
 
     def __init__(self, start: Callable[..., Awaitable[Any]], connect: Callable[..., Awaitable[Streams]]) -> None:
         self._start = start
         self._connect = connect
+        self.paths: list[str | None] = []
 
     async def start(self, callback: Any, host: str = "127.0.0.1", **options: Any) -> Any:
-        return await self._start(callback, host, 0, **options)
+        def watched(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Any:
+            self._keep_path(writer)
+            return callback(reader, writer)
+
+        return await self._start(watched, host, 0, **options)
 
     async def connect(self, server: Any) -> Streams:
-        return await self._connect(*server.sockets[0].getsockname()[:2])
+        reader, writer = await self._connect(*server.sockets[0].getsockname()[:2])
+        self._keep_path(writer)
+        return reader, writer
+
+    def _keep_path(self, writer: asyncio.StreamWriter) -> None:
+        info = writer.get_extra_info("smc")
+        self.paths.append(None if info is None else info.path)
 
 
-REFERENCE = Kind(asyncio.start_server, asyncio.open_connection)
-KINDS = {
-    "smc-d": Kind(smcfast.start_smc_server, smcfast.open_smc_connection),
-    "tcp": Kind(smcfast.start_smc_server, asyncio.open_connection),
-}
+def reference() -> Kind:
+    """asyncio's own."""
+    return Kind(asyncio.start_server, asyncio.open_connection)
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return KINDS[request.param]
+def tcp() -> Kind:
+    """A plain client of smcfast's server."""
+    return Kind(smcfast.start_smc_server, asyncio.open_connection)
+
+
+def smc_d() -> Kind:
+    """smcfast at both ends, with no way but shared memory."""
+    config = SmcConfig(fallback="forbid")
+    return Kind(
+        functools.partial(smcfast.start_smc_server, config=config),
+        functools.partial(smcfast.open_smc_connection, config=config),
+    )
+
+
+PATHS: dict[Callable[[], Kind], set[str | None]] = {tcp: {"tcp", None}, smc_d: {"smc-d"}}
+
+
+@pytest.fixture(params=PATHS, ids=lambda make: make.__name__)
+def kind(request: pytest.FixtureRequest) -> Iterator[Kind]:
+    kind = request.param()
+    yield kind
+    assert set(kind.paths) <= PATHS[request.param]
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -241,7 +270,7 @@ SCENARIOS = [
 
 @pytest.mark.parametrize("steps", SCENARIOS, ids=lambda steps: steps.__name__)
 def test_it_behaves_as_asyncios(run: Callable[..., Any], steps: Steps, kind: Kind) -> None:
-    assert run(steps, kind) == run_on("asyncio", steps, REFERENCE)
+    assert run(steps, kind) == run_on("asyncio", steps, reference())
     assert abstract_names() == set()
 
 
@@ -386,9 +415,9 @@ async def test_a_callback_that_is_cancelled(kind: Kind) -> None:
     await server.wait_closed()
 
 
-async def test_descriptors_run_out(kind: Kind) -> None:
+async def test_descriptors_run_out() -> None:
     """The server rests for a second and then takes the client that waited."""
-    server = await kind.start(echo)
+    server = await tcp().start(echo)
     client = socket.socket()
     client.setblocking(False)
     filler = []
