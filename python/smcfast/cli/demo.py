@@ -113,11 +113,20 @@ def server(uvloop: bool) -> Iterator[list[int]]:
 
 async def _serve() -> int:
     """Serve both kinds, tell the ports on stdout, end with stdin."""
-    smc = await smcfast.start_smc_server(_handle, HOST, 0)
-    tcp = await asyncio.start_server(_handle, HOST, 0)
+    loop = asyncio.get_running_loop()
+    handlers: set[asyncio.Task[None]] = set()
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not left to asyncio, which complains of a handler that is cancelled at the end.
+        task = loop.create_task(_handle(reader, writer))
+        handlers.add(task)
+        task.add_done_callback(handlers.discard)
+
+    smc = await smcfast.start_smc_server(serve, HOST, 0)
+    tcp = await asyncio.start_server(serve, HOST, 0)
     ports = [server.sockets[0].getsockname()[1] for server in (smc, tcp)]
     print(json.dumps(ports), flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.buffer.read)
+    await loop.run_in_executor(None, sys.stdin.buffer.read)
     return 0
 
 
