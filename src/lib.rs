@@ -15,11 +15,6 @@
 //! * [`driver`]: where protocol and memory meet: engines, link groups, connections.
 //! * `python`: the only pyo3 code: a list and conversions (feature `python`).
 
-#[cfg(not(target_os = "linux"))]
-compile_error!(
-    "smcfast's core needs Linux; on other systems use the Python package without it: every stream is TCP"
-);
-
 pub mod driver;
 pub mod fabric;
 pub mod mem;

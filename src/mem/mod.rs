@@ -11,6 +11,11 @@
 //!
 //! `docs/safety.md` argues each unsafe block together.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "smcfast's core needs Linux; on other systems use the Python package without it: every stream is TCP"
+);
+
 mod copy;
 pub mod fork;
 pub mod header;
