@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import resource
 import select
 import signal
 import socket
@@ -15,7 +13,7 @@ import pytest
 
 from smcfast import acceptor, netlink, registration, rendezvous
 from smcfast.registration import Registration
-from support.process import abstract_names
+from support.process import abstract_names, no_more_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,16 +36,6 @@ def announced(listener: socket.socket) -> bool:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - no event tells of a name that comes or goes
         await asyncio.sleep(0.001)
-
-
-@contextlib.contextmanager
-def no_more_descriptors() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_name_comes_and_goes(listener: socket.socket) -> None:

@@ -17,7 +17,7 @@ from smcfast.reasons import LOCAL
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from smcfast.config import SmcConfig
     from smcfast.errors import Fallback
@@ -44,14 +44,24 @@ class Door:
     def __init__(self, engine: bytes, tcp: socket.socket, config: SmcConfig) -> None:
         """:raises OSError: the name is taken, or no descriptor is left."""
         self._ends = _Ends(tcp, allowed_uids(config))
-        self.sock = rendezvous.listen(rendezvous.assumed_name(engine, tcp.getsockname()[1]), BACKLOG)
+        self._sock = rendezvous.listen(rendezvous.assumed_name(engine, tcp.getsockname()[1]), BACKLOG)
+
+    @property
+    def watched(self) -> Sequence[socket.socket]:
+        """What has something to read when somebody stands at the door; nothing once the door is closed."""
+        return (self._sock,) if self._sock.fileno() >= 0 else ()
 
     def caller(self) -> socket.socket | None:
-        """The server if it stands at the door; strangers are sent away, at most a door's worth at once."""
+        """The server if it stands at the door; strangers are sent away, at most a door's worth at once.
+
+        Closes the door when there is no descriptor to take the server in: it sees that, and declines.
+        """
         for _ in range(BACKLOG + 1):
             try:
-                conn, _ = self.sock.accept()
-            except OSError:
+                conn, _ = self._sock.accept()
+            except OSError as error:
+                if error.errno in netlink.EXHAUSTED:
+                    self.close()
                 return None
             conn.setblocking(False)
             if self._ends.trusts(conn):
@@ -61,7 +71,7 @@ class Door:
 
     def close(self) -> None:
         """Take the name away."""
-        self.sock.close()
+        self._sock.close()
 
 
 class Caller:

@@ -14,13 +14,12 @@ Uids, not process ids, tie a caller to a TCP socket: with workers forked from on
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from smcfast import netlink, remembered, rendezvous
-from smcfast.reasons import explained, reason
+from smcfast.reasons import explained, reason, trouble
 
 if TYPE_CHECKING:
     import asyncio
@@ -82,7 +81,7 @@ class Invitation:
         except netlink.SockDiagUnavailable:
             self.why = reason("no_sock_diag")
         except OSError as error:
-            self.why = reason("name_taken" if error.errno == errno.EADDRINUSE else "resources")
+            self.why = trouble(error)
 
     async def answer(
         self, loop: asyncio.AbstractEventLoop, sock: socket.socket, deadline: float
@@ -92,15 +91,14 @@ class Invitation:
         The caller still has to close the invitation, and that is what tells the server "TCP".
         """
         ends = netlink.ends(sock)
-        if self._door is None or self.why is not None or ends is None:
-            return _plain(ends, self.why or reason("peer_plain"))
-        visit = _Visit(self._door, sock, *ends, allowed_uids(self._config))
         try:
-            answer = await visit.wait(loop, deadline)
+            if self._door is None or self.why is not None or ends is None:
+                return _plain(ends, self.why or reason("peer_plain"))
+            answer = await _Visit(self._door, sock, *ends, allowed_uids(self._config)).wait(loop, deadline)
         except netlink.SockDiagUnavailable:
             return reason("no_sock_diag")
-        except OSError:
-            return reason("resources")
+        except OSError as error:
+            return trouble(error)
         if answer in (reason("accepted_plain"), reason("discovery_timeout")):
             remembered.listeners.add(self._listener)
         return answer
@@ -155,8 +153,8 @@ class _Visit:
                 conn, _ = self._door.accept()
             except (BlockingIOError, InterruptedError):
                 return None
-            except OSError:
-                return reason("resources")
+            except OSError as error:
+                return trouble(error)
             with contextlib.ExitStack() as unless_taken:
                 unless_taken.callback(conn.close)
                 conn.setblocking(False)
@@ -203,8 +201,8 @@ class Caller:
             self._call(sock, allowed_uids(config), busy)
         except netlink.SockDiagUnavailable:
             self.why = reason("no_sock_diag")
-        except OSError:
-            self.why = reason("resources")
+        except OSError as error:
+            self.why = trouble(error)
 
     def _call(self, sock: socket.socket, allowed: Collection[int], busy: bool) -> None:
         ends = netlink.ends(sock)

@@ -241,7 +241,7 @@ class _AssumingClientExchange(_ClientExchange):
         elif self._setup.wants_memory():
             await self._take_memory()
         else:
-            await self._receive(self._door.sock)
+            await self._receive(*self._door.watched)
 
     def close(self) -> None:
         if self._conn is not None:

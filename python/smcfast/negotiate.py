@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from smcfast import assume, handshake, remembered, rendezvous
 from smcfast.errors import Fallback, SmcHandshakeError
 from smcfast.info import SmcInfo
-from smcfast.reasons import reason
+from smcfast.reasons import DECLINED_MEMORY, explained, reason, trouble
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from smcfast._core import ClientSetup, Endpoint, Engine, ServerSetup
     from smcfast.config import SmcConfig
     from smcfast.discovery import Caller, Invitation
+    from smcfast.places import Place
 
 DISCOVERY_SHARE: Final = 0.75
 """The part of the handshake time-out that discovery may use up: a client that decides late still has the rest for the
@@ -84,8 +84,8 @@ async def as_client(
 async def _invited(clock: Clock, tcp: socket.socket, conn: socket.socket, config: SmcConfig) -> Endpoint | Fallback:
     try:
         setup = client_setup(clock, config)
-    except OSError:
-        return reason("resources")
+    except OSError as error:
+        return trouble(error)
     why = await handshake.as_client(clock.loop, tcp, conn, setup, clock.discovery_deadline)
     return setup.finish(config.spin_us) if why is None else why
 
@@ -109,7 +109,7 @@ async def assuming(
         setup = client_setup(clock, config)
         door = assume.Door(_loop_engine().id, tcp, config)
     except OSError as error:
-        return reason("name_taken" if error.errno == errno.EADDRINUSE else "resources")
+        return trouble(error)
     try:
         why = await handshake.as_assuming_client(clock.loop, tcp, door, setup)
     except SmcHandshakeError as error:
@@ -122,10 +122,11 @@ async def assuming(
 
 
 async def as_server(
-    clock: Clock, tcp: socket.socket, caller: Caller, setup: ServerSetup | None, config: SmcConfig
+    clock: Clock, tcp: socket.socket, caller: Caller, setup: ServerSetup | None, place: Place, config: SmcConfig
 ) -> Endpoint | Fallback:
     """The server's way, after `greet`; closes the caller.
 
+    :param place: is taken already where there is a setup, and otherwise when an assumed client proposes.
     :raises SmcHandshakeError: handshake bytes are left in the TCP stream.
     """
     why: Fallback | None = caller.why or reason("peer_plain")
@@ -137,17 +138,30 @@ async def as_server(
     finally:
         caller.close()
     assert why is not None
-    return await _assumed(clock, tcp, config, why) if assume.may_assume(why, assume.SERVER_KNOWS) else why
+    return await _assumed(clock, tcp, place, config, why) if assume.may_assume(why, assume.SERVER_KNOWS) else why
 
 
-async def _assumed(clock: Clock, tcp: socket.socket, config: SmcConfig, otherwise: Fallback) -> Endpoint | Fallback:
+async def _assumed(
+    clock: Clock, tcp: socket.socket, place: Place, config: SmcConfig, otherwise: Fallback
+) -> Endpoint | Fallback:
     if not config.assumes(None, *tcp.getsockname()[:2]):
         return otherwise
     if not await assume.proposes(clock.loop, tcp, clock.discovery_deadline):
         return otherwise
-    setup = server_setup(clock, config)
-    why = await handshake.as_assumed_server(clock.loop, tcp, setup, assume.Caller(tcp, config))
-    return setup.finish(config.spin_us) if why is None else why
+    try:
+        setup = server_setup(clock, config)
+        caller = assume.Caller(tcp, config)
+    except OSError as error:
+        # The Proposal must not reach the application, and there is nobody to decline it.
+        why = explained("handshake_failed", f"a Proposal could not be answered: {error.strerror}")
+        raise SmcHandshakeError(why) from error
+    busy = not place.take()
+    if busy:
+        setup.decline(DECLINED_MEMORY, clock.loop.time())
+    found = await handshake.as_assumed_server(clock.loop, tcp, setup, caller)
+    if found is None:
+        return setup.finish(config.spin_us)
+    return reason("limit") if busy else found
 
 
 def greet(clock: Clock, caller: Caller, config: SmcConfig) -> ServerSetup | None:
@@ -156,8 +170,8 @@ def greet(clock: Clock, caller: Caller, config: SmcConfig) -> ServerSetup | None
         return None
     try:
         setup = server_setup(clock, config)
-    except OSError:
-        caller.refuse(reason("resources"))
+    except OSError as error:
+        caller.refuse(trouble(error))
         return None
     if not rendezvous.send_frame(caller.conn, setup.hello()):
         caller.refuse(reason("peer_stopped"))

@@ -6,16 +6,19 @@ and are never sent on the wire: they say why no handshake took place at all.
 
 from __future__ import annotations
 
+import errno
+
 from smcfast import _native
 from smcfast.errors import Fallback
 
 PEER_PLAIN = 0x0301_0000
 LOCAL = 0x0A00
 """The upper half of every local code."""
+DECLINED_MEMORY = 0x0101_0000
 DECLINED_NO_DEVICE = 0x0303_0007
 DECLINED_VERSION = 0x030C_0000
 SAME_HOST = (
-    0x0101_0000,
+    DECLINED_MEMORY,
     0x0303_0000,
     0x0303_0001,
     0x0303_0002,
@@ -64,12 +67,21 @@ _TABLE = {
 _TABLE["peer_plain"] = Fallback(PEER_PLAIN, "peer_plain", "the peer did not announce SMC")
 
 
+_TROUBLE = {errno.EADDRINUSE: "name_taken", errno.ENOTCONN: "peer_plain"}
+"""The connection may be lost at any time; a peer that has gone has not announced anything."""
+
+
 def reason(name: str) -> Fallback:
     """The row called `name`.
 
     :raises KeyError: there is none; names are part of the program, so this is a bug.
     """
     return _TABLE[name]
+
+
+def trouble(error: OSError) -> Fallback:
+    """The row for an `error` of the own system before the handshake began."""
+    return _TABLE[_TROUBLE.get(error.errno or 0, "resources")]
 
 
 def explained(name: str, text: str) -> Fallback:

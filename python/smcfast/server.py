@@ -18,6 +18,7 @@ from smcfast.connect import DEFAULT_LIMIT
 from smcfast.discovery import Caller
 from smcfast.errors import Fallback, SmcFallbackError, SmcHandshakeError
 from smcfast.negotiate import Clock
+from smcfast.places import Place, Places
 from smcfast.reasons import reason
 from smcfast.registration import Registration
 
@@ -298,7 +299,7 @@ class _Welcome:
         self._limit = limit
         self._tls = tls
         self._known = fallback.beforehand(config, tls is not None)
-        self._handshakes = 0
+        self._places = Places(config.max_pending_handshakes)
         self.pending: set[asyncio.Task[None]] = set()
         self._running: set[asyncio.Task[None]] = set()
 
@@ -314,16 +315,16 @@ class _Welcome:
 
     def receive(self, conn: socket.socket) -> None:
         """Look for the client's rendezvous at once, then go on in a task."""
-        arrival = _Arrival(conn, Clock.start(self._loop, self._config))
+        arrival = _Arrival(conn, Clock.start(self._loop, self._config), self._places.place())
         try:
             if self._known is None and conn.family in (socket.AF_INET, socket.AF_INET6):
-                busy = self._handshakes >= self._config.max_pending_handshakes
-                arrival.caller = Caller(conn, self._config, busy)
+                arrival.caller = Caller(conn, self._config, self._places.full)
                 arrival.setup = negotiate.greet(arrival.clock, arrival.caller, self._config)
+                if arrival.setup is not None:
+                    arrival.place.take()
         except BaseException:
             arrival.close()
             raise
-        self._handshakes += arrival.setup is not None
         task = self._loop.create_task(self._welcome(arrival))
         self.pending.add(task)
         task.add_done_callback(lambda task: self._arrived(task, arrival))
@@ -331,7 +332,6 @@ class _Welcome:
     def _arrived(self, task: asyncio.Task[None], arrival: _Arrival) -> None:
         # A task that is cancelled before its first step never sees its coroutine's own clean-up.
         arrival.close()
-        self._handshakes -= arrival.setup is not None
         self.pending.discard(task)
         self._server._wake_if_idle()
 
@@ -354,7 +354,9 @@ class _Welcome:
     async def _streams(self, arrival: _Arrival) -> _Streams:
         found = self._known or reason("not_inet")
         if arrival.caller is not None:
-            answer = await negotiate.as_server(arrival.clock, arrival.conn, arrival.caller, arrival.setup, self._config)
+            answer = await negotiate.as_server(
+                arrival.clock, arrival.conn, arrival.caller, arrival.setup, arrival.place, self._config
+            )
             if not isinstance(answer, Fallback):
                 return self._on_ring(arrival, answer)
             found = answer
@@ -421,15 +423,17 @@ class _Welcome:
 class _Arrival:
     """One accepted connection until it is delivered to a transport, or closed."""
 
-    def __init__(self, conn: socket.socket, clock: Clock) -> None:
+    def __init__(self, conn: socket.socket, clock: Clock, place: Place) -> None:
         self.conn = conn
         self.clock = clock
+        self.place = place
         self.caller: Caller | None = None
         self.setup: ServerSetup | None = None
         self.delivered = False
 
     def close(self) -> None:
-        """Close what no transport has taken over."""
+        """Close what no transport has taken over, and leave the place."""
+        self.place.leave()
         if self.caller is not None:
             self.caller.close()
         if not self.delivered:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def descriptors() -> dict[int, str]:
@@ -21,3 +26,14 @@ def abstract_names() -> set[str]:
     own = set(descriptors().values())
     fields = (line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "@smcfast/" in line)
     return {name.removeprefix("@") for *_, inode, name in fields if f"socket:[{inode}]" in own}
+
+
+@contextlib.contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    """Every attempt to open one fails with EMFILE."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
