@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,9 @@ hypothesis.settings.load_profile("smcfast")
 
 
 def pytest_configure() -> None:
-    """The suite tests the wheel, never the source tree."""
+    """The suite tests the wheel, never the source tree; and Ctrl-C works, here and in child processes."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell starts what runs in the background so
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not Path(smcfast.__file__).is_relative_to(sys.prefix):
         raise pytest.UsageError(f"smcfast comes from {smcfast.__file__}, not from the environment {sys.prefix}")
 
