@@ -154,7 +154,7 @@ class RingTransport(asyncio.Transport):
             return False
         if isinstance(protocol, asyncio.BufferedProtocol):
             buffer = protocol.get_buffer(-1)
-            if not len(buffer):
+            if not memoryview(buffer).nbytes:
                 raise RuntimeError("get_buffer() returned an empty buffer")
             count = self._endpoint.take_into(buffer)
             if count:
