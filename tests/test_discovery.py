@@ -353,11 +353,6 @@ async def test_frames_and_descriptors() -> None:
         frame, fds = packet
         assert (frame, len(fds), [os.get_inheritable(fd) for fd in fds]) == (b"two", 2, [False, False])
         rendezvous.close_fds(fds)
-        # Too much of either is no packet of ours, and leaves no descriptor here.
-        assert rendezvous.send_frame(theirs, b"many", [0] * (rendezvous.FDS_MAX + 1))
-        assert rendezvous.take_frame(ours) == (b"", [])
-        assert rendezvous.send_frame(theirs, b"x" * (rendezvous.FRAME_MAX + 1), [0])
-        assert rendezvous.take_frame(ours) == (b"", [])
         assert descriptors() == before
         witness = rendezvous.pidfd(ours)
         assert witness is not None

@@ -82,10 +82,15 @@ class Caller:
         self._ends = _Ends(tcp, allowed_uids(config))
 
     def call(self, engine: bytes) -> socket.socket | None:
-        """A connection to the client, None when it has no door on this host or is not to be trusted."""
+        """A connection to the client, None when it has no door on this host or is not to be trusted.
+
+        :raises OSError: no descriptor or memory is left for one.
+        """
         try:
             conn = rendezvous.call(rendezvous.assumed_name(engine, self._port))
-        except OSError:
+        except OSError as error:
+            if error.errno in netlink.EXHAUSTED:
+                raise
             return None
         if self._ends.trusts(conn):
             return conn

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DISCOVERY_SHARE: Final = 0.75
 """The part of the handshake time-out that discovery may use up: a client that decides late still has the rest for the
 exchange, so that giving up ends in a Decline and not in a spoiled stream."""
+CLIENT_SHARE: Final = 0.875
+"""The part of it that a client has for all: what it sends last still reaches its server in time."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +36,31 @@ class Clock:
     timeout: float
     begun: float
     """When the user's wait began, by `time.perf_counter`: uvloop's time has milliseconds only."""
+    since: float
+    """When the time-out began, by `time.perf_counter`: uvloop's time stands still while a callback runs."""
 
     @classmethod
     def start(cls, loop: asyncio.AbstractEventLoop, config: SmcConfig) -> Clock:
         """Both times begin now."""
-        return cls(loop, loop.time(), config.handshake_timeout, time.perf_counter())
+        now = time.perf_counter()
+        return cls(loop, loop.time(), config.handshake_timeout, now, now)
 
     def restarted(self) -> Clock:
         """The time-out begins anew, as for a client whose TCP connection is there; the user's wait does not."""
-        return replace(self, started=self.loop.time())
+        return replace(self, started=self.loop.time(), since=time.perf_counter())
 
     @property
     def discovery_deadline(self) -> float:
         """Loop time until which the peer may decide."""
         return self.started + DISCOVERY_SHARE * self.timeout
 
-    def left(self, now: float) -> float:
-        """Seconds that the handshake still has."""
-        return max(self.started + self.timeout - now, 0.0)
+    def left(self, now: float, share: float = 1.0) -> float:
+        """Seconds that the handshake still has of `share` of the time-out."""
+        return max(self.started + share * self.timeout - now, 0.0)
+
+    def is_late(self) -> bool:
+        """Is a client's time over, whatever the loop's clock says?"""
+        return time.perf_counter() - self.since >= CLIENT_SHARE * self.timeout
 
     def elapsed_us(self) -> int:
         """Microseconds of the user's wait so far."""
@@ -86,7 +95,7 @@ async def _invited(clock: Clock, tcp: socket.socket, conn: socket.socket, config
         setup = client_setup(clock, config)
     except OSError as error:
         return trouble(error)
-    why = await handshake.as_client(clock.loop, tcp, conn, setup, clock.discovery_deadline)
+    why = await handshake.as_client(clock.loop, tcp, conn, setup, clock.discovery_deadline, clock.is_late)
     return setup.finish(config.spin_us) if why is None else why
 
 
@@ -111,7 +120,7 @@ async def assuming(
     except OSError as error:
         return trouble(error)
     try:
-        why = await handshake.as_assuming_client(clock.loop, tcp, door, setup)
+        why = await handshake.as_assuming_client(clock.loop, tcp, door, setup, clock.is_late)
     except SmcHandshakeError as error:
         remembered.destinations.add((address, port))
         text = f"{error.fallback.text}; does the peer speak SMC? check assume"
@@ -187,7 +196,7 @@ def client_setup(clock: Clock, config: SmcConfig) -> ClientSetup:
     from smcfast import _core  # Only where the core is: see smcfast._native.
 
     now = clock.loop.time()
-    return _core.ClientSetup(_loop_engine(), config.rmb_size, now, clock.left(now), config.preallocate)
+    return _core.ClientSetup(_loop_engine(), config.rmb_size, now, clock.left(now, CLIENT_SHARE), config.preallocate)
 
 
 def server_setup(clock: Clock, config: SmcConfig) -> ServerSetup:

@@ -132,11 +132,19 @@ class Registration:
         """Let a worker wait, and let those go that have gone."""
         still = []
         for waiting in [*self._waiting, conn]:
-            # Waiting workers send nothing: whatever can be read is an end.
-            packet = rendezvous.take_frame(waiting)
-            if packet is None:
+            if _is_silent(waiting):
                 still.append(waiting)
             else:
-                rendezvous.close_fds(packet[1])
                 waiting.close()
         self._waiting = still
+
+
+def _is_silent(conn: socket.socket) -> bool:
+    """Waiting workers send nothing: whatever can be read is an end. Descriptors find no room here, and are not taken."""
+    try:
+        conn.recv(1)
+    except (BlockingIOError, InterruptedError):
+        return True
+    except OSError:
+        pass
+    return False

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -126,11 +127,20 @@ def pidfd(conn: socket.socket) -> int | None:
     return None
 
 
-def send_frame(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> bool:
-    """Send one packet; False when the other end is gone or its queue is full. Never blocks, never half of it."""
+def send(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> None:
+    """Send one packet. Never blocks, never half of it.
+
+    :raises OSError: `ConnectionError` when the other end is gone; EAGAIN when its queue is full; ETOOMANYREFS when too
+        many descriptors are under way, ENOBUFS and its kin.
+    """
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    conn.sendmsg([frame], ancillary, socket.MSG_NOSIGNAL)
+
+
+def send_frame(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> bool:
+    """`send` where it does not matter why it failed: False."""
     try:
-        conn.sendmsg([frame], ancillary, socket.MSG_NOSIGNAL)
+        send(conn, frame, fds)
     except OSError:
         return False
     return True
@@ -139,8 +149,10 @@ def send_frame(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> bo
 def take_frame(conn: socket.socket) -> tuple[bytes, list[int]] | None:
     """The next packet and its descriptors, which are the caller's; None when there is none yet, b"" at the end.
 
-    A packet that is larger, or has more descriptors, than any of ours reads as the end, and so does an empty one: none
-    of ours is. The end has no descriptors.
+    A packet that is larger, or has more descriptors, than any of ours is cut off, which its reader cannot take for one
+    of ours. An empty one reads as the end: none of ours is. The end has no descriptors.
+
+    :raises OSError: EMFILE: there was a packet, and here was no descriptor left for its own.
     """
     try:
         frame, ancillary, flags, _ = conn.recvmsg(
@@ -151,9 +163,12 @@ def take_frame(conn: socket.socket) -> tuple[bytes, list[int]] | None:
     except OSError:
         return b"", []
     fds = _descriptors(ancillary)
-    if not frame or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+    if not frame:
         close_fds(fds)
         return b"", []
+    if flags & socket.MSG_CTRUNC and len(fds) < FDS_MAX:
+        close_fds(fds)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return frame, fds
 
 
@@ -198,7 +213,7 @@ async def readable(loop: asyncio.AbstractEventLoop, socks: Sequence[socket.socke
 async def next_frame(
     loop: asyncio.AbstractEventLoop, conn: socket.socket, deadline: float
 ) -> tuple[bytes, list[int]] | None:
-    """Wait for a packet: b"" at the end of the connection, None when `deadline` came first."""
+    """Wait for a packet: b"" at the end of the connection, None when `deadline` came first; errors as for `take_frame`."""
     while (packet := take_frame(conn)) is None:
         if not await readable(loop, (conn,), deadline):
             return take_frame(conn)

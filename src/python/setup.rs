@@ -14,6 +14,7 @@ use super::engine::Engine;
 use super::fds::{adopt, numbers};
 use crate::driver;
 use crate::driver::setup::{self, Ended, Established, Incompatible, Options, moment};
+use crate::proto::error::ApiMisuse;
 use crate::wire::SizeCode;
 use crate::wire::clc::Diagnosis;
 
@@ -79,9 +80,7 @@ impl ClientSetup {
     /// The Go frame and the descriptors that travel with it; they stay this object's.
     fn go<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, Vec<RawFd>)> {
         let machine = self.machine(py);
-        let (frame, fds) = machine
-            .go()
-            .map_err(|misuse| PyRuntimeError::new_err(misuse.to_string()))?;
+        let (frame, fds) = machine.go().map_err(misused)?;
         Ok((PyBytes::new(py, &frame), numbers(&fds)))
     }
 
@@ -115,21 +114,21 @@ impl ClientSetup {
         PyBytes::new(py, &self.machine(py).poll_transmit().unwrap_or_default())
     }
 
-    /// The moment at which to call `timeout`.
-    fn deadline(&self, py: Python<'_>) -> f64 {
-        let due = self.machine(py).poll_timeout().unwrap_or(self.deadline);
-        due.min(self.deadline).as_secs_f64()
+    /// The moment at which to call `timeout`: one for the whole set-up, whatever CLC message is waited for.
+    fn deadline(&self) -> f64 {
+        self.deadline.as_secs_f64()
     }
 
-    /// It is `now`. A set-up that is due ends: declined if that is possible, else failed.
+    /// It is `now`. A set-up that is due fails, see `give_up`.
     fn timeout(&self, py: Python<'_>, now: f64) {
-        let mut machine = self.machine(py);
-        let now = moment(now);
-        if now < self.deadline {
-            return machine.handle_timeout(now);
+        if moment(now) >= self.deadline {
+            self.give_up(py);
         }
-        machine.decline(Diagnosis::INTERNAL_ERROR);
-        machine.handle_timeout(Duration::MAX);
+    }
+
+    /// Fails, unless all is said already. What `transmit` has not given away yet is taken back, be it a Confirm.
+    fn give_up(&self, py: Python<'_>) {
+        self.machine(py).give_up();
     }
 
     /// Declines the server's Accept with a diagnosis code, if there is one.
@@ -195,7 +194,8 @@ impl ServerSetup {
 
     /// Takes in the client's answer to the Hello, its descriptors (whatever happens they are taken) and a pidfd of its process.
     ///
-    /// None, or ("version" | "protocol", text): then both ends go on with plain TCP.
+    /// None, or ("version" | "protocol", text) of a Stop: then both ends go on with plain TCP. After anything else the
+    /// client's Proposal follows, and what is wrong is said in the Decline of it.
     #[pyo3(signature = (frame, fds, peer_pidfd, now))]
     fn go(
         &self,
@@ -225,11 +225,18 @@ impl ServerSetup {
         self.machine(py).wants_go()
     }
 
-    /// The Memory frame and the descriptors that travel with it, to be sent before `transmit()`; None if not due.
+    /// The Memory frame and the descriptors that travel with it; None if not due. `memory_sent` or `decline` follows.
     fn memory<'py>(&self, py: Python<'py>) -> Option<(Bound<'py, PyBytes>, Vec<RawFd>)> {
-        let mut machine = self.machine(py);
+        let machine = self.machine(py);
         let (frame, fds) = machine.memory()?;
         Some((PyBytes::new(py, &frame), numbers(&fds)))
+    }
+
+    /// The Memory frame is in the client's queue, and `transmit()` has the Accept. RuntimeError when none was due.
+    fn memory_sent(&self, py: Python<'_>, now: f64) -> PyResult<()> {
+        self.machine(py)
+            .handle_memory_sent(moment(now))
+            .map_err(misused)
     }
 
     /// How many bytes to read from TCP next; 0: none now.
@@ -250,28 +257,30 @@ impl ServerSetup {
         PyBytes::new(py, &self.machine(py).poll_transmit().unwrap_or_default())
     }
 
-    /// The moment at which to call `timeout`.
-    fn deadline(&self, py: Python<'_>) -> f64 {
-        let due = self.machine(py).poll_timeout().unwrap_or(self.deadline);
-        due.min(self.deadline).as_secs_f64()
+    /// The moment at which to call `timeout`: one for the whole set-up, whatever CLC message is waited for.
+    fn deadline(&self) -> f64 {
+        self.deadline.as_secs_f64()
     }
 
     /// It is `now`. A set-up that is due ends: declined if that is possible, else failed.
     fn timeout(&self, py: Python<'_>, now: f64) {
-        let mut machine = self.machine(py);
         let now = moment(now);
         if now < self.deadline {
-            return machine.handle_timeout(now);
+            return;
         }
-        if machine.wants_go() {
-            machine.decline(Diagnosis::NO_SMC_D_V2_DEVICE, now);
+        let mut machine = self.machine(py);
+        if !machine.wants_go() || machine.decline(Diagnosis::NO_SMC_D_V2_DEVICE, now).is_err() {
+            machine.handle_timeout(Duration::MAX);
         }
-        machine.handle_timeout(Duration::MAX);
     }
 
     /// Declines the client's Proposal with a diagnosis code, now or as soon as it comes.
-    fn decline(&self, py: Python<'_>, code: u32, now: f64) {
-        self.machine(py).decline(Diagnosis(code), moment(now));
+    ///
+    /// RuntimeError when the client has the Memory, or the set-up is over.
+    fn decline(&self, py: Python<'_>, code: u32, now: f64) -> PyResult<()> {
+        self.machine(py)
+            .decline(Diagnosis(code), moment(now))
+            .map_err(misused)
     }
 
     /// How it has ended: None, or ("established" | "declined" | "failed", code, text).
@@ -314,6 +323,10 @@ fn check_wanted(data: &[u8], wanted: usize) -> PyResult<()> {
         "{} bytes, at most {wanted} are wanted",
         data.len()
     )))
+}
+
+fn misused(misuse: ApiMisuse) -> PyErr {
+    PyRuntimeError::new_err(misuse.to_string())
 }
 
 fn reason(incompatible: &Incompatible) -> (&'static str, String) {

@@ -87,6 +87,18 @@ pub enum FrameError {
     Invalid(InvalidMessage),
 }
 
+/// Whether `bytes` are a Stop, of this version or any other: magic and kinds are the same in all of them. Whoever sends a
+/// Stop goes on with TCP, even if the rest of the frame is beyond this build.
+#[must_use]
+pub fn is_stop(bytes: &[u8]) -> bool {
+    let mut reader = Reader::new(NAME, bytes);
+    reader.take("magic").is_ok_and(|magic| magic == MAGIC)
+        && reader.le16("version").is_ok()
+        && reader
+            .le16("kind")
+            .is_ok_and(|kind| kind == Kind::Stop as u16)
+}
+
 impl Frame {
     /// How many file descriptors travel with the frame.
     #[must_use]

@@ -37,3 +37,17 @@ def no_more_descriptors() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Inside, this process can open `count` more descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        top = max(descriptors())
+        while (filler := os.open("/dev/null", os.O_RDONLY)) < top:  # the gaps
+            stack.callback(os.close, filler)
+        os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (filler + count, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        yield

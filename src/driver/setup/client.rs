@@ -62,8 +62,10 @@ impl ClientSetup {
     /// # Errors
     /// The two cannot do it; the error has the frame that says so.
     pub fn handle_hello(&mut self, frame: &[u8]) -> Result<(), Incompatible> {
-        let Frame::Hello { engine: peer } = decode(frame)? else {
-            return Err(Incompatible::NotDue);
+        let peer = match decode(frame)? {
+            Frame::Hello { engine } => engine,
+            Frame::Stop { reason } => return Err(Incompatible::Stopped { reason }),
+            _ => return Err(Incompatible::NotDue),
         };
         self.known = self.engine.join_any(peer, Side::Client);
         self.peer = Some(peer);
@@ -246,10 +248,32 @@ impl ClientSetup {
         if !matches!(outcome, Outcome::Established(_)) {
             self.made = None;
         }
-        // What nobody will use any more.
+        self.release();
+    }
+
+    /// Lets go of what nobody will use any more.
+    fn release(&mut self) {
         self.own = None;
         self.bell = None;
         self.known = None;
+    }
+
+    /// The time for the whole set-up is over: it fails, unless all is said already. What is not transmitted yet is taken
+    /// back, be it a Confirm or a Decline, for the server may have given up meanwhile and would not read it as one.
+    pub fn give_up(&mut self) {
+        let mut takes_back = false;
+        while self.handshake.poll_transmit().is_some() {
+            takes_back = true;
+        }
+        if self.ended.is_some() && !takes_back {
+            return;
+        }
+        self.ended = Some(Ended::Failed {
+            text: "the set-up was not done in time".to_owned(),
+        });
+        self.made = None;
+        self.accepted = None;
+        self.release();
     }
 
     /// How many bytes to read from TCP now; 0: do not read.

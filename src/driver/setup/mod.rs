@@ -5,12 +5,14 @@
 //! client -> server  rendezvous  Go + memory, bell      (or Stop: TCP)
 //! client -> server  TCP         CLC Proposal
 //! server -> client  rendezvous  Memory + memory [, bell]
-//! server -> client  TCP         CLC Accept
+//! server -> client  TCP         CLC Accept             once the Memory is on its way
 //! client -> server  TCP         CLC Confirm            both are on the ring from here on
 //! ```
 //!
-//! Whatever can fail fails before the Confirm: the server has mapped the client's memory before it accepts, the client has
-//! mapped the server's before it confirms. A failure is a Decline with the right code, and TCP goes on behind it.
+//! Whatever can fail fails before the Confirm: the server has mapped the client's memory and sent its own before it accepts,
+//! the client has mapped the server's before it confirms. A failure is a Decline with the right code, and TCP goes on behind
+//! it. Only a Stop, or the end of the rendezvous connection, says that no Proposal follows a Hello: whatever else a server
+//! gets in place of a Go, it reads the Proposal and declines it.
 //!
 //! Nothing here reads or writes a socket: the caller carries the bytes and the file descriptors.
 
@@ -184,11 +186,25 @@ impl From<std::io::Error> for Refusal {
     /// Out of memory, file descriptors or watches: this end lacks something.
     fn from(error: std::io::Error) -> Self {
         let diagnosis = match error.kind() {
-            std::io::ErrorKind::InvalidInput => Diagnosis::INTERNAL_ERROR,
+            // Of what a peer has sent: no doorbell, memory that cannot be written.
+            std::io::ErrorKind::InvalidInput | std::io::ErrorKind::PermissionDenied => {
+                Diagnosis::INTERNAL_ERROR
+            }
             std::io::ErrorKind::QuotaExceeded => Diagnosis::DMB_LIMIT,
             _ => Diagnosis::OUT_OF_MEMORY,
         };
         Self::new(diagnosis, error)
+    }
+}
+
+impl From<Incompatible> for Refusal {
+    fn from(incompatible: Incompatible) -> Self {
+        let diagnosis = if incompatible.is_version() {
+            Diagnosis::VERSION_MISMATCH
+        } else {
+            Diagnosis::INTERNAL_ERROR
+        };
+        Self::new(diagnosis, incompatible)
     }
 }
 

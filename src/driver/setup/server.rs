@@ -12,12 +12,13 @@ use crate::driver::endpoint::Buffers;
 use crate::driver::engine::{Engine, Parts};
 use crate::driver::group::{GroupKey, Membership};
 use crate::mem::header::{LAYOUT_HASH, Side};
+use crate::proto::error::ApiMisuse;
 use crate::proto::handshake::{
     Confirmed, Device, Local, Outcome, OwnEnd, PeerEnd, Proposed, ServerEvent, ServerHandshake,
 };
 use crate::proto::position::RingSize;
 use crate::wire::clc::{Diagnosis, SmcD};
-use crate::wire::rendezvous::Frame;
+use crate::wire::rendezvous::{Frame, is_stop};
 use crate::wire::{EngineId, SizeCode};
 
 /// One connection being made, at the end that accepts.
@@ -54,6 +55,7 @@ struct Offered {
     link_id: u32,
     /// The own bell, at first contact.
     bell: Option<OwnedFd>,
+    /// Whether the Memory is on its way, and the Accept behind it.
     is_sent: bool,
 }
 
@@ -83,10 +85,10 @@ impl ServerSetup {
         .encode(LAYOUT_HASH)
     }
 
-    /// Takes in the client's answer, a Go with its memory and bell. What is wrong with those will be a Decline.
+    /// Takes in the client's answer, a Go with its memory and bell. What is wrong with any of these will be a Decline.
     ///
     /// # Errors
-    /// A Stop, or a frame that this build does not understand: both ends go on with plain TCP.
+    /// A Stop, of whatever version: no Proposal follows, both ends go on with plain TCP.
     pub fn handle_go(
         &mut self,
         frame: &[u8],
@@ -94,32 +96,14 @@ impl ServerSetup {
         witness: Option<OwnedFd>,
         now: Duration,
     ) -> Result<(), Incompatible> {
-        let (engine, token, known_link, size) = match decode(frame)? {
-            Frame::Go {
-                engine,
-                token,
-                known_link,
-                size,
-            } => (engine, token, known_link, size),
-            Frame::Stop { reason } => return Err(Incompatible::Stopped { reason }),
-            _ => return Err(Incompatible::NotDue),
+        let attached = match decode(frame) {
+            Ok(Frame::Stop { reason }) => return Err(Incompatible::Stopped { reason }),
+            Err(incompatible) if is_stop(frame) => return Err(incompatible),
+            Ok(go) => Client::attach(go, fds, witness),
+            Err(incompatible) => Err(incompatible.into()),
         };
-        let attached = exactly::<2>(fds).and_then(|[memory, bell]| {
-            let dmb = Dmb::attach(memory, size.bytes() as usize)?;
-            Ok((dmb, Bell::check(bell)?))
-        });
         match attached {
-            Ok((dmb, bell)) => {
-                self.client = Some(Client {
-                    engine,
-                    token,
-                    known_link,
-                    size,
-                    dmb,
-                    bell: Some(bell),
-                    witness,
-                })
-            }
+            Ok(client) => self.client = Some(client),
             Err(refusal) => self.refusal = Some(refusal),
         }
         self.answer(now);
@@ -143,23 +127,35 @@ impl ServerSetup {
             && self.ended.is_none()
     }
 
-    /// Declines what was proposed, now or as soon as it is.
-    pub fn decline(&mut self, diagnosis: Diagnosis, now: Duration) {
+    /// Declines what was proposed, now or as soon as it is. This is also the answer to a Memory that cannot be sent.
+    ///
+    /// # Errors
+    /// The Memory was sent, so the client has the word; or the set-up is over.
+    pub fn decline(&mut self, diagnosis: Diagnosis, now: Duration) -> Result<(), ApiMisuse> {
+        let is_sent = self.offered.as_ref().is_some_and(|offered| offered.is_sent);
+        if is_sent || self.ended.is_some() {
+            return Err(ApiMisuse {
+                call: "decline",
+                reason: "the Memory was sent, or the set-up is over",
+            });
+        }
         self.refusal = Some(Refusal::new(diagnosis, diagnosis.text()));
         self.answer(now);
+        Ok(())
     }
 
-    /// The Memory and its descriptors, to be sent before the Accept; once.
-    pub fn memory(&mut self) -> Option<(Vec<u8>, Vec<BorrowedFd<'_>>)> {
+    /// The Memory and its descriptors, as long as it is due. Nothing goes over TCP until [`Self::handle_memory_sent`] or
+    /// [`Self::decline`] tells what became of it.
+    pub fn memory(&self) -> Option<(Vec<u8>, Vec<BorrowedFd<'_>>)> {
         let Offered {
             own,
             link_id,
             bell,
-            is_sent,
-        } = self.offered.as_mut()?;
-        if std::mem::replace(is_sent, true) {
+            is_sent: false,
+        } = self.offered.as_ref()?
+        else {
             return None;
-        }
+        };
         let frame = Frame::Memory {
             token: own.token,
             link_id: *link_id,
@@ -172,7 +168,29 @@ impl ServerSetup {
         Some((frame.encode(LAYOUT_HASH), fds))
     }
 
-    /// Answers the Proposal once the client's memory is there too.
+    /// The client's queue has the Memory: the Accept follows on TCP.
+    ///
+    /// # Errors
+    /// No Memory was due.
+    pub fn handle_memory_sent(&mut self, now: Duration) -> Result<(), ApiMisuse> {
+        let Some(offered) = self.offered.as_mut().filter(|offered| !offered.is_sent) else {
+            return Err(ApiMisuse {
+                call: "handle_memory_sent",
+                reason: "no Memory is due",
+            });
+        };
+        offered.is_sent = true;
+        let end = SmcD {
+            token: offered.own.token,
+            dmbe_index: 0,
+            size: offered.own.size,
+            link_id: offered.link_id,
+        };
+        let is_first = offered.bell.is_some();
+        self.handshake.accept(OwnEnd::D(end), is_first, now)
+    }
+
+    /// Answers the Proposal once the client's memory is there too: with an offer, or a Decline.
     fn answer(&mut self, now: Duration) {
         if self.proposed.is_none() {
             return;
@@ -180,20 +198,18 @@ impl ServerSetup {
         if self.refusal.is_none()
             && self.client.is_some()
             && self.offered.is_none()
-            && let Err(refusal) = self.offer(now)
+            && let Err(refusal) = self.offer()
         {
             self.refusal = Some(refusal);
-            self.offered = None;
-            self.group = None;
         }
         if let Some(refusal) = &self.refusal {
-            // Not due any more if the handshake is over: then its outcome stands.
+            // An error would say that the handshake is over already, as by the end of TCP: then its outcome stands.
             let _ = self.handshake.decline(refusal.diagnosis);
         }
         self.advance(now);
     }
 
-    fn offer(&mut self, now: Duration) -> Result<(), Refusal> {
+    fn offer(&mut self) -> Result<(), Refusal> {
         let proposed = self.proposed_engine();
         let Some(client) = &mut self.client else {
             return Ok(());
@@ -215,24 +231,14 @@ impl ServerSetup {
             Some(group) => (group, None),
             None => first_contact(&self.engine, client)?,
         };
-        let link_id = group.key().link_id;
-        let end = SmcD {
-            token: own.token,
-            dmbe_index: 0,
-            size: own.size,
-            link_id,
-        };
-        let is_first = bell.is_some();
-        self.group = Some(group);
         self.offered = Some(Offered {
             own,
-            link_id,
+            link_id: group.key().link_id,
             bell,
             is_sent: false,
         });
-        self.handshake
-            .accept(OwnEnd::D(end), is_first, now)
-            .map_err(|misuse| Refusal::new(Diagnosis::INTERNAL_ERROR, misuse))
+        self.group = Some(group);
+        Ok(())
     }
 
     fn advance(&mut self, now: Duration) {
@@ -313,7 +319,7 @@ impl ServerSetup {
         self.handshake.poll_timeout()
     }
 
-    /// Bytes for the TCP stream. The frame of [`Self::memory`] goes first.
+    /// Bytes for the TCP stream.
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         self.handshake.poll_transmit()
     }
@@ -330,6 +336,31 @@ impl ServerSetup {
         } else {
             None
         }
+    }
+}
+
+impl Client {
+    /// Maps the memory that came with a Go.
+    fn attach(frame: Frame, fds: Vec<OwnedFd>, witness: Option<OwnedFd>) -> Result<Self, Refusal> {
+        let Frame::Go {
+            engine,
+            token,
+            known_link,
+            size,
+        } = frame
+        else {
+            return Err(Incompatible::NotDue.into());
+        };
+        let [memory, bell] = exactly(fds)?;
+        Ok(Self {
+            engine,
+            token,
+            known_link,
+            size,
+            dmb: Dmb::attach(memory, size.bytes() as usize)?,
+            bell: Some(Bell::check(bell)?),
+            witness,
+        })
     }
 }
 

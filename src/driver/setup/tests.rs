@@ -4,7 +4,7 @@ use super::*;
 use crate::driver::endpoint::Incoming;
 use crate::driver::engine::Engine;
 use crate::mem::Source;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 const NOW: Duration = Duration::ZERO;
@@ -52,6 +52,26 @@ impl Dance {
             .expect("the same build");
     }
 
+    /// A Go, changed on its way, and all bytes that follow it.
+    fn go_as(&mut self, change: impl FnOnce(&mut Vec<u8>, &mut Vec<OwnedFd>)) {
+        let (mut frame, fds) = self.client.go().expect("there was a Hello");
+        let mut fds = dup(&fds);
+        change(&mut frame, &mut fds);
+        self.server
+            .handle_go(&frame, fds, None, NOW)
+            .expect("no Stop");
+        self.give_server();
+        self.give_client();
+    }
+
+    /// The server's Memory, as it leaves for the client.
+    fn send_memory(&mut self) -> (Vec<u8>, Vec<OwnedFd>) {
+        let (frame, fds) = self.server.memory().expect("due");
+        let packet = (frame, dup(&fds));
+        self.server.handle_memory_sent(NOW).expect("due");
+        packet
+    }
+
     /// All bytes that the client has for the server.
     fn give_server(&mut self) {
         while let Some(bytes) = self.client.poll_transmit() {
@@ -75,19 +95,27 @@ impl Dance {
         }
     }
 
+    /// The Memory, and the Accept behind it.
     fn memory(&mut self) {
-        assert!(self.client.wants_memory());
-        let (frame, fds) = self.server.memory().expect("due");
-        let fds = dup(&fds);
-        self.client.handle_memory(&frame, fds, None);
+        let (frame, fds) = self.send_memory();
         assert!(self.server.memory().is_none(), "once");
+        self.give_client();
+        assert!(self.client.wants_memory());
+        self.client.handle_memory(&frame, fds, None);
+    }
+
+    /// Both declined with `diagnosis`: what the server says.
+    fn both_declined(&self, diagnosis: Diagnosis) -> &str {
+        assert_eq!(declined(self.client.ended()).0, diagnosis);
+        let (at_server, text) = declined(self.server.ended());
+        assert_eq!(at_server, diagnosis, "{text}");
+        text
     }
 
     fn whole(mut self) -> (Endpoint, Endpoint, bool) {
         self.hello();
         self.go();
         self.give_server();
-        self.give_client();
         self.memory();
         self.give_server();
         assert_eq!(
@@ -167,11 +195,24 @@ fn other_builds_are_told_apart_from_broken_ones() {
         other[offset] ^= 0x40;
         let error = dance.client.handle_hello(&other).expect_err("not ours");
         assert_eq!(error.is_version(), is_version, "{error}");
+        let stop = error.frame();
         let at_server = dance
             .server
-            .handle_go(&error.frame(), Vec::new(), None, NOW)
+            .handle_go(&stop, Vec::new(), None, NOW)
             .expect_err("a Stop");
         assert_eq!(at_server.is_version(), is_version, "{at_server}");
+        let at_client = dance.client.handle_hello(&stop).expect_err("a Stop");
+        assert_eq!(at_client, at_server);
+        // Other builds stop with frames of theirs.
+        for offset in [8, 16] {
+            let mut other = stop.clone();
+            other[offset] ^= 0x40;
+            let at_server = dance
+                .server
+                .handle_go(&other, Vec::new(), None, NOW)
+                .expect_err("a Stop");
+            assert!(at_server.is_version());
+        }
     }
 }
 
@@ -180,23 +221,142 @@ fn a_client_with_bad_memory_is_declined() {
     let (a, b) = engines();
     let mut dance = Dance::new(&a, &b);
     dance.hello();
-    let (frame, fds) = dance.client.go().expect("there was a Hello");
-    let bell_twice = dup(&[fds[1], fds[1]]);
+    dance.go_as(|_, fds| fds[0] = fds[1].try_clone().expect("dup"));
+    assert_eq!(
+        dance.both_declined(Diagnosis::INTERNAL_ERROR),
+        "shared memory: file system: not a memfd on tmpfs"
+    );
+}
+
+/// Nothing lacks here: it is the peer that sent what it should not.
+#[test]
+fn memory_that_cannot_be_written_is_a_misbehaviour() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.hello();
+    dance.go_as(|_, fds| {
+        let path = format!("/proc/self/fd/{}", fds[0].as_raw_fd());
+        fds[0] = std::fs::File::open(path).expect("for reading").into();
+    });
+    let text = dance.both_declined(Diagnosis::INTERNAL_ERROR);
+    assert!(text.contains("Permission denied"), "{text}");
+}
+
+/// A Proposal follows whatever is no Stop, so it has to be answered.
+#[test]
+fn a_broken_go_is_declined_when_the_proposal_comes() {
+    // Offsets in the Go: magic, version, kind, length, layout, size code, padding.
+    for (offset, diagnosis) in [
+        (0, Diagnosis::INTERNAL_ERROR),
+        (8, Diagnosis::VERSION_MISMATCH),
+        (10, Diagnosis::INTERNAL_ERROR),
+        (12, Diagnosis::INTERNAL_ERROR),
+        (16, Diagnosis::VERSION_MISMATCH),
+        (52, Diagnosis::INTERNAL_ERROR),
+        (53, Diagnosis::INTERNAL_ERROR),
+    ] {
+        let (a, b) = engines();
+        let mut dance = Dance::new(&a, &b);
+        dance.hello();
+        dance.go_as(|frame, _| frame[offset] ^= 0x40);
+        dance.both_declined(diagnosis);
+    }
+    for length in [1, 23, 55, 57, 4096] {
+        let (a, b) = engines();
+        let mut dance = Dance::new(&a, &b);
+        dance.hello();
+        dance.go_as(|frame, _| frame.resize(length, 0));
+        dance.both_declined(Diagnosis::INTERNAL_ERROR);
+    }
+}
+
+#[test]
+fn a_go_without_the_descriptors_that_it_had_is_declined() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.hello();
     dance
         .server
-        .handle_go(&frame, bell_twice, None, NOW)
-        .expect("the same build");
+        .decline(Diagnosis::OUT_OF_MEMORY, NOW)
+        .expect("nothing was sent");
+    assert!(dance.server.ended().is_none(), "the Proposal has to come");
     dance.give_server();
     dance.give_client();
-    let (diagnosis, text) = declined(dance.server.ended());
-    assert_eq!(
-        (diagnosis, text),
-        (
-            Diagnosis::INTERNAL_ERROR,
-            "shared memory: file system: not a memfd on tmpfs"
-        )
-    );
-    assert_eq!(declined(dance.client.ended()).0, Diagnosis::INTERNAL_ERROR);
+    dance.both_declined(Diagnosis::OUT_OF_MEMORY);
+}
+
+/// Until the Memory is on its way the client hears nothing, so a Decline can still answer.
+#[test]
+fn a_memory_that_cannot_be_sent_is_declined() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.hello();
+    dance.go();
+    dance.give_server();
+    assert!(dance.server.memory().is_some() && dance.server.memory().is_some());
+    assert!(dance.server.poll_transmit().is_none(), "no Accept yet");
+    assert_eq!(dance.server.wanted(), 0);
+    dance
+        .server
+        .decline(Diagnosis::OUT_OF_MEMORY, NOW)
+        .expect("nothing was sent");
+    assert!(dance.server.memory().is_none());
+    assert!(dance.server.handle_memory_sent(NOW).is_err());
+    dance.give_client();
+    dance.both_declined(Diagnosis::OUT_OF_MEMORY);
+}
+
+#[test]
+fn once_the_memory_is_sent_the_client_has_the_word() {
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    assert!(dance.server.handle_memory_sent(NOW).is_err());
+    dance.hello();
+    dance.go();
+    dance.give_server();
+    let (frame, fds) = dance.send_memory();
+    assert!(dance.server.decline(Diagnosis::OUT_OF_MEMORY, NOW).is_err());
+    assert!(dance.server.handle_memory_sent(NOW).is_err(), "once");
+    dance.give_client();
+    dance.client.handle_memory(&frame, fds, None);
+    dance.give_server();
+    assert_eq!(dance.server.ended(), Some(&Ended::Established));
+}
+
+/// Nothing of a late client may reach a server that has given up already.
+#[test]
+fn a_client_that_gives_up_takes_back_what_it_has_not_sent() {
+    let failed = |client: &ClientSetup| matches!(client.ended(), Some(Ended::Failed { .. }));
+    // Before the Accept, before the Memory, before the Confirm, before a Decline.
+    for stage in 0..4 {
+        let (a, b) = engines();
+        let mut dance = Dance::new(&a, &b);
+        dance.hello();
+        dance.go();
+        dance.give_server();
+        let (frame, mut fds) = dance.send_memory();
+        if stage > 0 {
+            dance.give_client();
+        }
+        if stage > 1 {
+            fds.truncate(if stage == 2 { 2 } else { 0 });
+            dance.client.handle_memory(&frame, fds, None);
+            assert!(dance.client.ended().is_some());
+        }
+        dance.client.give_up();
+        assert!(failed(&dance.client), "stage {stage}");
+        assert!(dance.client.poll_transmit().is_none() && dance.client.finish().is_none());
+    }
+    // What is said is said.
+    let (a, b) = engines();
+    let mut dance = Dance::new(&a, &b);
+    dance.hello();
+    dance.go();
+    dance.give_server();
+    dance.memory();
+    dance.give_server();
+    dance.client.give_up();
+    assert_eq!(dance.client.ended(), Some(&Ended::Established));
 }
 
 #[test]
@@ -224,9 +384,8 @@ fn a_server_with_a_wrong_memory_frame_is_declined() {
         dance.hello();
         dance.go();
         dance.give_server();
+        let (mut frame, fds) = dance.send_memory();
         dance.give_client();
-        let (mut frame, fds) = dance.server.memory().expect("due");
-        let fds = dup(&fds);
         frame[offset] ^= 1;
         dance.client.handle_memory(&frame, fds, None);
         assert!(
@@ -247,9 +406,8 @@ fn a_memory_without_our_header_is_declined() {
     dance.hello();
     dance.go();
     dance.give_server();
+    let (frame, mut fds) = dance.send_memory();
     dance.give_client();
-    let (frame, fds) = dance.server.memory().expect("due");
-    let mut fds = dup(&fds);
     fds[0] = OwnMemory::new(OPTIONS).expect("memory").fd;
     dance.client.handle_memory(&frame, fds, None);
     assert_eq!(
@@ -265,7 +423,6 @@ fn a_confirm_of_another_token_fails() {
     dance.hello();
     dance.go();
     dance.give_server();
-    dance.give_client();
     dance.memory();
     let mut confirm = dance.client.poll_transmit().expect("a Confirm");
     confirm[16] ^= 1;
@@ -291,7 +448,6 @@ fn a_proposal_before_the_go_waits_for_it() {
     assert!(dance.server.poll_transmit().is_none(), "not answered yet");
     dance.hello();
     dance.go();
-    dance.give_client();
     dance.memory();
     dance.give_server();
     assert_eq!(dance.server.ended(), Some(&Ended::Established));
@@ -302,16 +458,12 @@ fn a_proposal_without_a_rendezvous_is_declined() {
     let (a, b) = engines();
     let mut dance = Dance::new(&a, &b);
     dance.give_server();
-    dance.server.decline(Diagnosis::NO_SMC_D_V2_DEVICE, NOW);
+    dance
+        .server
+        .decline(Diagnosis::NO_SMC_D_V2_DEVICE, NOW)
+        .expect("nothing was sent");
     dance.give_client();
-    assert_eq!(
-        declined(dance.client.ended()).0,
-        Diagnosis::NO_SMC_D_V2_DEVICE
-    );
-    assert_eq!(
-        declined(dance.server.ended()).0,
-        Diagnosis::NO_SMC_D_V2_DEVICE
-    );
+    dance.both_declined(Diagnosis::NO_SMC_D_V2_DEVICE);
 }
 
 #[test]
