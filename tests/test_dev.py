@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import select
 import sys
@@ -97,3 +98,21 @@ def test_interpreters_are_found_oldest_first(dev: Any) -> None:
     assert versions == sorted(set(versions))
     assert sys.version_info[:2] in versions
     assert all(os.access(each.path, os.X_OK) and each.version >= (3, 11) for each in found)
+
+
+def test_the_demo_installs_nothing_that_it_does_not_need(
+    dev: Any, phases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command that anybody types: it builds, and waits for no linter and no test tool."""
+    interpreters, wheels = dev("interpreters"), dev("wheels")
+    groups: list[str] = []
+    monkeypatch.setattr(interpreters.Venv, "ensure", lambda _self, _phases, *names: groups.extend(names))
+    monkeypatch.setattr(wheels, "build", lambda *_: Path("a.whl"))
+    monkeypatch.setattr(phases, "run", lambda *_, **__: None)
+    spec = importlib.util.spec_from_file_location("dev_commands", DEV / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    commands = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(commands)
+    commands.demo(phases, ())
+    assert groups == ["build"]

@@ -85,10 +85,10 @@ def lint(phases: Phases, _: Sequence[str]) -> None:
     phases.check("clippy, python", ["cargo", "clippy", "--locked", "--all-targets", "--features", "python", *strict])
     phases.check("rustdoc", ["cargo", "doc", "--locked", "--no-deps"], env={"RUSTDOCFLAGS": "-D warnings"})
     licences.audit(phases)
-    tools = _tools(phases)
+    tools = _linters(phases)
     phases.check("ruff format", [tools.tool("ruff"), "format", "--check"])
     phases.check("ruff check", [tools.tool("ruff"), "check"])
-    _install(phases, wheels.build(phases, tools), tools)
+    _install(phases, _wheel(phases), tools)
     phases.check("mypy", [tools.python, "-m", "mypy", "python/smcfast"])
     phases.check("mypy, tools", [tools.python, "-m", "mypy", ".ci/dev"])
     phases.check("mypy, tests", [tools.python, "-m", "mypy", "tests/support", "tests/conftest.py"])
@@ -106,7 +106,7 @@ def lint(phases: Phases, _: Sequence[str]) -> None:
 
 
 def format_(phases: Phases, _: Sequence[str]) -> None:
-    tools = _tools(phases)
+    tools = _linters(phases)
     phases.run("rustfmt", ["cargo", "fmt"])
     phases.run("ruff format", [tools.tool("ruff"), "format"])
     phases.run("ruff check", [tools.tool("ruff"), "check", "--fix"])
@@ -119,7 +119,7 @@ def bench(phases: Phases, arguments: Sequence[str]) -> None:
 
 def wheel(phases: Phases, _: Sequence[str]) -> None:
     system.setup(phases)
-    wheels.build_all(phases, _tools(phases))
+    wheels.build_all(phases, _builders(phases))
 
 
 def clean(_: Phases, __: Sequence[str]) -> None:
@@ -135,16 +135,23 @@ def _pythons() -> list[Interpreter]:
     return found
 
 
-def _tools(phases: Phases) -> Venv:
-    """Where maturin, ruff and mypy live."""
-    venv = Venv(".venv-tools", _pythons()[0])
-    venv.ensure(phases, "build", "lint")
+def _builders(phases: Phases) -> Venv:
+    """Where maturin and zig live; who only builds, as the demo does, does not wait for the linters."""
+    venv = Venv(".venv-build", _pythons()[0])
+    venv.ensure(phases, "build")
+    return venv
+
+
+def _linters(phases: Phases) -> Venv:
+    """Where ruff and mypy live."""
+    venv = Venv(".venv-lint", _pythons()[0])
+    venv.ensure(phases, "lint")
     return venv
 
 
 def _wheel(phases: Phases) -> Path:
     system.check_toolchains()
-    return wheels.build(phases, _tools(phases))
+    return wheels.build(phases, _builders(phases))
 
 
 def _install(phases: Phases, wheel: Path, venv: Venv) -> None:

@@ -30,6 +30,17 @@ def build(phases: Phases, tools: Venv, target: str | None = None) -> Path:
     return wheel
 
 
+def build_plain(phases: Phases, tools: Venv) -> Path:
+    """Build what ``pip install .`` builds: from the source distribution, by this machine's own linker; the wheel."""
+    into = DIST / "plain"
+    for old in into.glob("*"):
+        old.unlink()
+    command: list[str | Path] = [tools.tool("maturin"), "build", "--release", "--sdist", "--out", into]
+    phases.run("wheel from the source distribution", command, env=tools.env)
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
 def build_all(phases: Phases, tools: Venv) -> None:
     """Build and check a wheel for each machine whose Rust target is here; the others are named in a line."""
     wheels = [build(phases, tools)]
@@ -44,6 +55,7 @@ def build_all(phases: Phases, tools: Venv) -> None:
             print(f"no wheel for {machine}: the Rust target {target} is not installed (rustup target add {target})")
     for wheel in wheels:
         check(phases, tools, wheel)
+    check_links(build_plain(phases, tools))
 
 
 def check(phases: Phases, tools: Venv, wheel: Path) -> None:
@@ -54,6 +66,11 @@ def check(phases: Phases, tools: Venv, wheel: Path) -> None:
     honest = tag is not None and int(tag[1]) <= int(POLICY.rpartition("_")[2])
     if not honest or POLICY not in wheel.name or "-cp311-abi3-" not in wheel.name:
         raise PhaseFailed(f"{wheel.name} is not an abi3-py311 {POLICY} wheel")
+    check_links(wheel)
+
+
+def check_links(wheel: Path) -> None:
+    """:raises PhaseFailed: when the wheel carries a library or its module asks the loader for more than libc."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         bundled = [name for name in names if ".libs/" in name]
