@@ -24,6 +24,7 @@ import smcfast
 from support.addresses import HOSTS, why_unusable
 from support.child import Child
 from support.loops import LOOPS, run_on
+from support.streams import DUAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,6 +80,15 @@ def host(request: pytest.FixtureRequest) -> str:
     """An address of this machine, by number and by name."""
     name: str = request.param
     if reason := why_unusable(name):
+        pytest.skip(reason)
+    return name
+
+
+@pytest.fixture(params=(*HOSTS, *DUAL))
+def stream_host(request: pytest.FixtureRequest) -> str:
+    """For `support.streams.connected`: `host`, and both kinds of client of a listener for IPv4 and IPv6."""
+    name: str = request.param
+    if reason := why_unusable(DUAL.get(name, name)):
         pytest.skip(reason)
     return name
 

@@ -18,6 +18,12 @@ RING = 16 * 1024
 TOTAL = 1_500_000
 
 
+@pytest.fixture
+def host(stream_host: str) -> str:
+    """Streams are the same on every listener."""
+    return stream_host
+
+
 async def send(end: End, data: bytes, rng: random.Random) -> None:
     """Write in random pieces; drains are cancelled at random too."""
     place = 0

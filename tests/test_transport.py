@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import smcfast
 from support.streams import End, connected, eventually, pattern
 
 SMALL = smcfast.SmcConfig(rmb_size=16 * 1024)
+
+
+@pytest.fixture
+def host(stream_host: str) -> str:
+    """Streams are the same on every listener."""
+    return stream_host
 
 
 class Collector(asyncio.Protocol):

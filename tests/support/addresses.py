@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
     from collections.abc import Iterator, Sequence
 
 HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -23,7 +24,7 @@ def why_unusable(host: str) -> str | None:
     return None
 
 
-def port_of(sockets: Sequence[socket.socket]) -> int:
+def port_of(sockets: Sequence[socket.socket | TransportSocket]) -> int:
     """The port of a server's first socket, which is the one that a client tries first."""
     port: int = sockets[0].getsockname()[1]
     return port

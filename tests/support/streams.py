@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+import socket
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import smcfast
-from support.addresses import listening
+from support.addresses import listening, port_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+DUAL = {"[::] from 127.0.0.1": "127.0.0.1", "[::] from ::1": "::1"}
+"""Both kinds of client of one IPv6 socket that serves IPv4 as well, and where they connect to."""
 
 
 class End(NamedTuple):
@@ -48,33 +52,55 @@ async def connected(
     config: smcfast.SmcConfig | None = None,
     server_config: smcfast.SmcConfig | None = None,
 ) -> AsyncIterator[Pair]:
-    """A connection within this loop, by the public API; both ends are closed at the end."""
+    """A connection within this loop, by the public API; both ends are closed at the end.
+
+    :param host: a name or a number, which both ends resolve for themselves, or one of `DUAL`.
+    """
     arrived: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         arrived.set_result(End(reader, writer))
 
-    with listening(host) as (sockets, port):
-        server = await smcfast.start_smc_server(accept, sock=sockets[0], limit=limit, config=server_config or config)
-        reader, writer = await smcfast.open_smc_connection(
-            sockets[0].getsockname()[0], port, limit=limit, config=config
-        )
-        pair = Pair(End(reader, writer), await arrived)
-        try:
-            assert (pair.client.info.path, pair.server.info.path) == (path, path), writer
-            yield pair
-        finally:
-            server.close()
-            for end in pair:
-                end.writer.close()
-            for end in pair:
-                await end.closed()
-            await server.wait_closed()
+    server = await _serve(accept, host, limit=limit, config=server_config or config)
+    target = DUAL.get(host, host), port_of(server.sockets)
+    reader, writer = await smcfast.open_smc_connection(*target, limit=limit, config=config)
+    pair = Pair(End(reader, writer), await arrived)
+    try:
+        assert (pair.client.info.path, pair.server.info.path) == (path, path), writer
+        yield pair
+    finally:
+        server.close()
+        for end in pair:
+            end.writer.close()
+        for end in pair:
+            await end.closed()
+        await server.wait_closed()
+
+
+async def _serve(
+    accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None], host: str, **options: Any
+) -> smcfast.SmcServer:
+    """A server on all addresses of `host`, with one port."""
+    if host in DUAL:
+        sock = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        return await smcfast.start_smc_server(accept, sock=sock, **options)
+    for _ in range(20):
+        with listening(host) as (_, port):
+            pass  # It was free a moment ago.
+        with contextlib.suppress(OSError):
+            return await smcfast.start_smc_server(accept, host, port, **options)
+    raise OSError(f"no port of {host} stays free")
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Let the loop go on until `condition` holds; the hang guard of the test bounds it."""
     while not condition():  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0)
+
+
+async def turns(count: int = 50) -> None:
+    """Let the loop go round: whatever is ready, and what follows from it, has been done then."""
+    for _ in range(count):
         await asyncio.sleep(0)
 
 
