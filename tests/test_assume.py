@@ -16,6 +16,7 @@ from smcfast.negotiate import Clock
 from support.addresses import listening
 from support.process import abstract_names
 from support.sandbox import forbid_netlink, why_no_seccomp
+from support.streams import turns
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -129,7 +130,7 @@ async def test_a_plain_client_in_pieces() -> None:
         reader, writer = await asyncio.open_connection(*target)
         for piece in (b"\xe2", b"\xd4", b"\xc3", b"x"):
             writer.write(piece)
-            await asyncio.sleep(0.01)
+            await turns()  # the server sees each one alone
         assert await reader.readexactly(4) == b"\xe2\xd4\xc3x"
         for _ in range(3):  # and later ones are no longer waited for in fours
             writer.write(b"y")

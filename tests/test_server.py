@@ -19,9 +19,10 @@ import pytest
 
 import smcfast
 from smcfast import SmcConfig, SmcServer
-from support.addresses import listening
+from support.addresses import listening, port_of
 from support.loops import run_on
 from support.process import abstract_names
+from support.streams import eventually, turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -98,9 +99,9 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def settled(waiting: asyncio.Task[Any], seconds: float = 0.05) -> bool:
-    """Is it done within a moment?"""
-    await asyncio.wait([waiting], timeout=seconds)
+async def settled(waiting: asyncio.Task[Any]) -> bool:
+    """Is it done without anything further?"""
+    await turns()
     return waiting.done()
 
 
@@ -429,8 +430,7 @@ async def test_descriptors_run_out() -> None:
             while True:
                 filler.append(socket.socket())
         await asyncio.get_running_loop().sock_connect(client, server.sockets[0].getsockname())
-        while not caught:  # noqa: ASYNC110 - what is waited for happens in the tested code
-            await asyncio.sleep(0.01)
+        await eventually(lambda: bool(caught))
     finally:
         for sock in filler:
             sock.close()
@@ -469,7 +469,7 @@ async def test_one_slow_client_does_not_stop_the_next(host: str) -> None:
             assert invitation.why is None
             await loop.sock_connect(tcp, target)
             for _ in range(3):
-                reader, writer = await smcfast.open_smc_connection(*target[:2])
+                reader, writer = await smcfast.open_smc_connection(host, port_of(server.sockets))
                 writer.write(b"x")
                 assert await reader.readexactly(1) == b"x"
                 await hang_up(writer)
@@ -499,8 +499,7 @@ async def test_handshakes_are_capped() -> None:
         await hang_up(writer)
         assert smcfast.stats()["fallbacks"]["limit"] > 0
     # Those two have gone, and their places are free again.
-    while server._welcome.pending:  # noqa: ASYNC110 - what is waited for happens in the tested code
-        await asyncio.sleep(0.001)
+    await eventually(lambda: not server._welcome.pending)
     _, writer = await smcfast.open_smc_connection(*target)
     assert writer.get_extra_info("smc").path == "smc-d"
     await hang_up(writer)
