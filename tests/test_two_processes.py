@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import smcfast
+from support.addresses import port_of
+from support.loops import LOOPS
 from support.streams import End, pattern, until_refused
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ async def serve(channel: Channel, host: str, spin_us: int, handler_name: str, *a
 
     server = await smcfast.start_smc_server(handle, host, 0, config=config_of(spin_us))
     async with server:
-        channel.send(server.sockets[0].getsockname()[:2])
+        channel.send((host, port_of(server.sockets)))
         result = await done
     channel.send(result)
 
@@ -120,15 +122,28 @@ async def connect(child: Child, spin_us: int) -> tuple[asyncio.StreamReader, asy
     return reader, writer
 
 
-@pytest.mark.parametrize("spin_us", [0, 50])
-async def test_random_data_both_ways_at_once(
-    spawn: Callable[..., Child], loop_kind: str, host: str, spin_us: int, seed: int
-) -> None:
+async def exchanged(spawn: Callable[..., Child], loop_kind: str, host: str, spin_us: int, seed: int) -> None:
+    """Random data both ways at once, with a child on a loop of this kind."""
     child = spawn(serve, host, spin_us, "exchange", seed, seed + 1, loop=loop_kind)
     received = await exchange(*await connect(child, spin_us), seed + 1, seed)
     assert received == digest_of(seed)
     assert await child.areceive() == digest_of(seed + 1)
     child.result()
+
+
+@pytest.mark.parametrize("spin_us", [0, 50])
+async def test_random_data_both_ways_at_once(
+    spawn: Callable[..., Child], loop_kind: str, host: str, spin_us: int, seed: int
+) -> None:
+    await exchanged(spawn, loop_kind, host, spin_us, seed)
+
+
+@pytest.mark.parametrize("spin_us", [0, 50])
+async def test_random_data_between_loops_of_two_kinds(
+    spawn: Callable[..., Child], loop_kind: str, spin_us: int, seed: int
+) -> None:
+    (other,) = set(LOOPS) - {loop_kind}
+    await exchanged(spawn, other, "127.0.0.1", spin_us, seed)
 
 
 @pytest.mark.parametrize("spin_us", [0, 50])
