@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import smcfast
-from support.streams import End, connected, eventually, pattern
+from support.interrupt import cancelled_at
+from support.streams import End, connected, eventually, pattern, turns
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
 RING = 16 * 1024
 TOTAL = 1_500_000
@@ -91,6 +94,95 @@ async def test_no_byte_is_lost_or_doubled_by_cancelling(spin_us: int, rng: rando
         got = await receive(server, rng)
         await sending
         assert got == data
+
+
+LINES = pattern(2 * RING).replace(b"\n", b"\r") + b"\n" + pattern(3 * RING)
+READS: dict[str, tuple[bytes, Callable[[asyncio.StreamReader], Any]]] = {
+    "read": (pattern(3 * RING), lambda reader: reader.read(1000)),
+    "read all": (pattern(3 * RING), lambda reader: reader.read(-1)),
+    "readexactly": (pattern(3 * RING), lambda reader: reader.readexactly(1000)),
+    "readexactly more than the ring": (pattern(3 * RING), lambda reader: reader.readexactly(5 * RING // 2)),
+    "readexactly more than there is": (pattern(2 * RING), lambda reader: reader.readexactly(3 * RING)),
+    "readuntil": (LINES, lambda reader: reader.readuntil(b"\n")),
+    "readuntil what never comes": (pattern(2 * RING), lambda reader: reader.readuntil(b"no such bytes")),
+    "readline": (LINES, lambda reader: reader.readline()),
+}
+
+
+async def finished(call: Callable[[], Any]) -> Any:
+    """What awaiting the call gives; the partial bytes where the stream ended first."""
+    try:
+        return await call()
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+
+
+async def interrupted(point: int, woken: bool, call: Callable[[], Any]) -> tuple[bool, Any]:
+    """The call in a task of its own, cancelled at this point: was it, and if not, what did it give?"""
+
+    async def run() -> Any:
+        return await cancelled_at(point, finished(call), woken=woken)
+
+    task = asyncio.create_task(run())
+    await asyncio.wait([task])
+    return (True, b"") if task.cancelled() else (False, task.result())
+
+
+async def trickle(end: End, data: bytes, rng: random.Random) -> None:
+    """Write in pieces, some turns of the loop apart, so that the reader waits again and again."""
+    place = 0
+    while place < len(data):
+        size = rng.choice([1, 500, RING // 2])
+        end.writer.write(data[place : place + size])
+        place += size
+        await turns(rng.randrange(10))
+    end.writer.write_eof()
+
+
+@pytest.mark.parametrize("woken", [False, True], ids=["asleep", "woken"])
+@pytest.mark.parametrize("spin_us", [0, 50])
+@pytest.mark.parametrize("read", READS)
+async def test_a_read_cancelled_at_every_await_takes_nothing(
+    read: str, spin_us: int, woken: bool, rng: random.Random
+) -> None:
+    """What comes after it is what would have come without it."""
+    config = smcfast.SmcConfig(rmb_size=RING, spin_us=spin_us)
+    data, call = READS[read]
+    cancelled, point = True, 0
+    while cancelled:
+        async with connected(config=config) as (client, server):
+            reading = asyncio.create_task(interrupted(point, woken, functools.partial(call, server.reader)))
+            await turns(3)
+            sending = asyncio.create_task(trickle(client, data, rng))
+            cancelled, got = await reading
+            assert got + await server.reader.read() == data, point
+            await sending
+        point += 1
+    assert point > 1, "it never waited"
+
+
+@pytest.mark.parametrize("woken", [False, True], ids=["asleep", "woken"])
+@pytest.mark.parametrize("spin_us", [0, 50])
+@pytest.mark.parametrize("method", ["drain", "wait_closed"])
+async def test_a_writer_cancelled_at_every_await_sends_everything(method: str, spin_us: int, woken: bool) -> None:
+    config = smcfast.SmcConfig(rmb_size=RING, spin_us=spin_us)
+    data = pattern(10 * RING)
+    cancelled, point = True, 0
+    while cancelled:
+        async with connected(config=config) as (client, server):
+            client.writer.write(data)
+            if method == "wait_closed":
+                client.writer.close()
+            waiting = asyncio.create_task(interrupted(point, woken, getattr(client.writer, method)))
+            await turns(3)
+            got = await server.reader.readexactly(9 * RING)
+            cancelled, _ = await waiting
+            if method == "drain":
+                await client.writer.drain()
+                client.writer.write_eof()
+            assert got + await server.reader.read() == data, point
+        point += 1
+    assert point > 1, "it never waited"
 
 
 async def test_a_cancelled_readexactly_puts_back_what_it_has(host: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import types
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,9 +14,10 @@ T = TypeVar("T")
 
 
 @types.coroutine
-def cancelled_at(point: int, coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+def cancelled_at(point: int, coroutine: Coroutine[Any, Any, T], *, woken: bool = False) -> Generator[Any, Any, T]:
     """Run `coroutine`; where it would go on after having been suspended for the `point`-th time, it is cancelled.
 
+    :param woken: what it waits for comes first, and the cancellation in the same turn of the loop.
     :raises CancelledError: it was; otherwise it had fewer points, and this is its result.
     """
     try:
@@ -27,8 +29,11 @@ def cancelled_at(point: int, coroutine: Coroutine[Any, Any, T]) -> Generator[Any
                 waited = coroutine.throw(error)
             else:
                 waited = coroutine.send(sent)
-        # What it waits for must not wake anybody any more, as in a task's own cancel.
-        if isinstance(waited, asyncio.Future):
+        if woken:
+            with contextlib.suppress(Exception):
+                yield waited
+        elif isinstance(waited, asyncio.Future):
+            # What it waits for must not wake anybody any more, as in a task's own cancel.
             waited._asyncio_future_blocking = False
             waited.cancel()
         waited = coroutine.throw(asyncio.CancelledError())

@@ -32,6 +32,8 @@ class End(NamedTuple):
         """Wait for the end of a closed end; that the other one was faster is no failure."""
         if self.writer.transport.get_protocol() is not self.writer._protocol:  # type: ignore[attr-defined]
             return  # a test has put another protocol in its place, which hears of the end
+        if self.writer._protocol._closed.cancelled():  # type: ignore[attr-defined]
+            return  # in asyncio, who cancels one wait_closed cancels all
         with contextlib.suppress(ConnectionError):
             await self.writer.wait_closed()
 
