@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(smcfast.__file__).parent
-# Stand on the package; nothing of the package stands on them, but for the door to the command line.
-UPPER = ("smcfast.cli", "smcfast.contrib")
+# Stands on the package; nothing of the package stands on it, but for the door to the command line.
+UPPER = "smcfast.cli"
 DOOR = "smcfast.__main__"
 
 
@@ -43,10 +43,10 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
     """What is wrong with the imports of one file of the package."""
     found = []
     for name in imports(source, module, is_package=is_package):
-        if below(name, *UPPER) and not below(module, *UPPER, DOOR):
+        if below(name, UPPER) and not below(module, UPPER, DOOR):
             found.append(f"{module} imports {name}, which stands on it")
         top = name.partition(".")[0]
-        if top != "smcfast" and top not in sys.stdlib_module_names and not below(module, "smcfast.contrib"):
+        if top != "smcfast" and top not in sys.stdlib_module_names:
             found.append(f"{module} imports {name}: only the standard library is there at run time")
     return found
 
@@ -71,8 +71,8 @@ def test_the_package_imports_only_what_it_may() -> None:
     [
         ("smcfast.connect", "import smcfast.cli.demo"),
         ("smcfast.connect", "from smcfast import cli"),
-        ("smcfast.connect", "from . import contrib"),
-        ("smcfast.connect", "from .contrib.dask import backend"),
+        ("smcfast.connect", "from . import cli"),
+        ("smcfast.connect", "from .cli.demo import main"),
         ("smcfast.connect", "def f():\n    import uvloop"),
         ("smcfast.cli.demo", "from rich.table import Table"),
     ],
@@ -87,7 +87,6 @@ def test_a_wrong_import_is_found(module: str, source: str) -> None:
         ("smcfast.connect", "import asyncio, socket\nfrom smcfast._core import Engine\nfrom . import config"),
         ("smcfast.__main__", "from smcfast.cli import main"),
         ("smcfast.cli.demo", "import smcfast\nfrom smcfast.cli import table\nfrom .table import Row"),
-        ("smcfast.contrib.dask", "import distributed"),
     ],
 )
 def test_a_right_import_is_left_alone(module: str, source: str) -> None:
