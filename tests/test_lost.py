@@ -175,7 +175,7 @@ async def test_an_assuming_client_without_descriptors_for_its_server(monkeypatch
     monkeypatch.setattr(assume.Door, "caller", starved)
     async with echoing(ONLY) as server:
         target = server.sockets[0].getsockname()
-        assert await talk(*await smcfast.open_smc_connection(*target, config=ONLY)) == ("tcp", "no_smc_d_v2_device")
+        assert await talk(*await smcfast.open_smc_connection(*target, config=ONLY)) == ("tcp", "resources")
     assert looks < 10, "the door was ready all the time"
 
 
