@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -18,6 +19,7 @@ from support.process import abstract_names, no_more_descriptors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from support.channel import Channel
     from support.child import Child
 
     Spawn = Callable[..., Child]
@@ -171,12 +173,48 @@ async def test_a_holder_without_descriptors_rests(listener: socket.socket, monke
 async def test_a_name_whose_holder_never_listens(
     listener: socket.socket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody has bound the holder's name and does no more: the worker says that it gives up, and why."""
+    """Somebody has bound the holder's name and does no more: the worker does without it, and says so."""
     monkeypatch.setattr(registration, "RETRIES_MAX", 3)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.bind(rendezvous.holder_name(netlink.cookie(listener)))
         worker = Registration(asyncio.get_running_loop(), listener)
-        await until(lambda: "does not listen" in caplog.text)
-        assert "its clients use TCP" in caplog.text
+        assert not announced(listener)
+        await until(lambda: announced(listener))
+        assert "does not listen" in caplog.text
         assert not worker.holds
         worker.close()
+    assert abstract_names() == set()
+
+
+def squat(parent: Channel, name: str, uid: int, backlog: int) -> None:
+    """Child of another user: have the holder's name until the test has seen enough."""
+    os.setgroups([])
+    os.setuid(uid)
+    with rendezvous.listen(bytes.fromhex(name), backlog):
+        parent.send("here")
+        assert parent.receive() == "enough"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process of another user")
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_holder_who_is_no_sibling(
+    listener: socket.socket, caplog: pytest.LogCaptureFixture, spawn: Spawn, full: bool
+) -> None:
+    """Another user's process cannot keep the clients away by waiting where siblings are expected."""
+    name = rendezvous.holder_name(netlink.cookie(listener))
+    child = spawn(squat, name.hex(), 65534, 0 if full else 8)
+    assert await child.areceive() == "here"
+    with contextlib.ExitStack() as stack:
+        if full:
+            stack.enter_context(contextlib.closing(rendezvous.call(name)))
+        worker = stack.enter_context(contextlib.closing(Registration(asyncio.get_running_loop(), listener)))
+        assert announced(listener)
+        assert ("too many" if full else "user 65534") in caplog.text
+        if not full:
+            allowing = Registration(asyncio.get_running_loop(), listener, {65534})
+            assert allowing._ahead is not None
+            allowing.close()
+        assert not worker.holds
+    child.send("enough")
+    await child.aresult()
+    assert abstract_names() == set()

@@ -7,6 +7,7 @@ to the holder and take over when it hangs up, so the name lives as long as any o
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING, Final
 
 from smcfast import netlink, rendezvous
@@ -16,6 +17,7 @@ from smcfast.log import logger
 if TYPE_CHECKING:
     import asyncio
     import socket
+    from collections.abc import Collection
 
 BACKLOG: Final = 4096
 """Workers that may wait behind one holder; one more serves all the same and only cannot take over."""
@@ -27,8 +29,12 @@ RETRIES_MAX: Final = 100
 class Registration:
     """The name of one listening socket, held or waited for until `close`. Never raises: without it clients use TCP."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, listener: socket.socket) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, listener: socket.socket, allowed: Collection[int] | None = None
+    ) -> None:
+        """:param allowed: the users whose processes may be siblings; None is the own one."""
         self._loop = loop
+        self._allowed = {os.geteuid()} if allowed is None else allowed
         self._cookie = netlink.cookie(listener)
         self._owned: list[socket.socket] = []
         self._waiting: list[socket.socket] = []
@@ -108,14 +114,26 @@ class Registration:
                 self._retries += 1
                 self._timer = self._loop.call_later(RETRY, self._claim)
             else:
-                self._give_up("whoever holds its name does not listen there")
+                self._go_alone("whoever has the holder's name does not listen")
             return
         except BlockingIOError:
-            logger.warning("listener %x has too many workers: this one cannot take over its name", self._cookie)
+            self._go_alone("too many workers wait for it")
+            return
+        uid = rendezvous.credentials(conn)[1]
+        if uid not in self._allowed:
+            conn.close()
+            self._go_alone(f"user {uid} has the holder's name, and is not allowed")
             return
         self._retries = 0
         self._ahead = conn
         self._loop.add_reader(conn.fileno(), self._succeed)
+
+    def _go_alone(self, why: str) -> None:
+        """Do without the holder's name: a stranger who has it must not keep the clients away."""
+        logger.warning("listener %x: this worker cannot take over from another one: %s", self._cookie, why)
+        if not rendezvous.exists(rendezvous.listener_name(self._cookie)):
+            self._retries = 0
+            self._announce()
 
     def _unfollow(self) -> None:
         if self._ahead is not None:
