@@ -29,7 +29,8 @@ class Closable(Protocol):
 
 
 _T = TypeVar("_T")
-_Extra = TypeVar("_Extra", bound=Closable)
+ExtraT = TypeVar("ExtraT", bound=Closable)
+"""What a connect attempt carries with it."""
 
 
 async def resolve(
@@ -82,13 +83,16 @@ async def connect(
     infos: Sequence[AddrInfo],
     local_infos: Sequence[AddrInfo] | None,
     delay: float | None,
-    prepare: Callable[[socket.socket, tuple[Any, ...]], _Extra],
-) -> tuple[socket.socket, tuple[Any, ...], _Extra]:
+    prepare: Callable[[socket.socket, tuple[Any, ...]], ExtraT],
+    *,
+    all_errors: bool = False,
+) -> tuple[socket.socket, tuple[Any, ...], ExtraT]:
     """The first of `infos` that can be connected: its socket, its address and what `prepare` made for it.
 
     :param delay: seconds after which the next address is tried beside the present one; None tries one at a time.
     :param prepare: called for each socket right before its connect; what it returns is closed if that fails.
     :raises OSError: no address could be connected; several different failures are one error with all their texts.
+    :raises ExceptionGroup: the same with `all_errors`: each failure.
     """
     failures: list[OSError] = []
     attempts = [functools.partial(_attempt, loop, failures, info, local_infos, prepare) for info in infos]
@@ -96,7 +100,7 @@ async def connect(
     if winner is not None:
         return winner
     try:
-        raise _combined(failures)
+        raise ExceptionGroup("create_connection failed", failures) if all_errors else _combined(failures)
     finally:
         failures.clear()  # An exception's frame would keep itself alive through this list.
 
@@ -112,16 +116,16 @@ async def _one_by_one(attempts: Iterable[Callable[[], Coroutine[Any, Any, _T]]])
 
 async def _race(
     loop: asyncio.AbstractEventLoop,
-    attempts: Iterable[Callable[[], Coroutine[Any, Any, tuple[socket.socket, tuple[Any, ...], _Extra]]]],
+    attempts: Iterable[Callable[[], Coroutine[Any, Any, tuple[socket.socket, tuple[Any, ...], ExtraT]]]],
     delay: float,
-) -> tuple[socket.socket, tuple[Any, ...], _Extra] | None:
+) -> tuple[socket.socket, tuple[Any, ...], ExtraT] | None:
     """The first success; a new attempt joins when `delay` seconds have passed or one has failed.
 
     Losers are cancelled and waited for, and one that wins too late is closed: asyncio's own staggered race can lose a
     connected socket there.
     """
     waiting = list(reversed(list(attempts)))
-    running: set[asyncio.Task[tuple[socket.socket, tuple[Any, ...], _Extra]]] = set()
+    running: set[asyncio.Task[tuple[socket.socket, tuple[Any, ...], ExtraT]]] = set()
     try:
         while waiting or running:
             if waiting:
@@ -174,11 +178,11 @@ async def _attempt(
     failures: list[OSError],
     info: AddrInfo,
     local_infos: Sequence[AddrInfo] | None,
-    prepare: Callable[[socket.socket, tuple[Any, ...]], _Extra],
-) -> tuple[socket.socket, tuple[Any, ...], _Extra]:
+    prepare: Callable[[socket.socket, tuple[Any, ...]], ExtraT],
+) -> tuple[socket.socket, tuple[Any, ...], ExtraT]:
     family, kind, proto, _, sockaddr = info
     sock: socket.socket | None = None
-    extra: _Extra | None = None
+    extra: ExtraT | None = None
     try:
         sock = socket.socket(family, kind, proto)
         sock.setblocking(False)
@@ -199,7 +203,11 @@ async def _attempt(
 
 async def _establish(loop: asyncio.AbstractEventLoop, sock: socket.socket, sockaddr: tuple[Any, ...]) -> None:
     """``loop.sock_connect`` for a numeric address: uvloop's would ask the resolver, in a thread, what that is."""
-    error = sock.connect_ex(sockaddr)
+    try:
+        error = sock.connect_ex(sockaddr)
+    except OverflowError:  # no port: asyncio's words for it are those of the plain call
+        sock.connect(sockaddr)
+        raise
     if error in (errno.EINPROGRESS, errno.EINTR):
         # On this host it is done by now, and then the loop need not be asked.
         if not _is_writable(sock):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
+import struct
+import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smcfast import addresses, counts, fallback, log, negotiate, streams
@@ -15,6 +18,8 @@ from smcfast.negotiate import Clock
 from smcfast.reasons import reason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from smcfast._core import Endpoint
     from smcfast.config import SmcConfig
 
@@ -38,6 +43,7 @@ async def open_smc_connection(
     ssl_shutdown_timeout: float | None = None,
     happy_eyeballs_delay: float | None = None,
     interleave: int | None = None,
+    all_errors: bool = False,
     config: SmcConfig | None = None,
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to `host` and `port`; the arguments are those of `asyncio.open_connection`.
@@ -46,6 +52,7 @@ async def open_smc_connection(
 
     :param ssl: TLS runs over TCP: the path is "tcp" with reason "tls".
     :param sock: a connected stream socket; discovery is skipped unless ``config.assume`` names its peer.
+    :param all_errors: raise an `ExceptionGroup` of what went wrong with each address; from Python 3.12 on.
     :param config: `SmcConfig`; None takes ``SMCFAST_*`` variables and defaults.
     :raises OSError: as asyncio, when no address can be connected.
     :raises SmcFallbackError: the path would be "tcp" and ``config.fallback`` is "forbid".
@@ -54,6 +61,7 @@ async def open_smc_connection(
     loop = asyncio.get_running_loop()
     log.set_up()
     config = configured(config)
+    _check_version_and_limit(all_errors, limit)
     _check_tls(ssl, host, server_hostname, ssl_handshake_timeout, ssl_shutdown_timeout)
     if sock is not None:
         _check_sock(sock, host, port)
@@ -73,7 +81,7 @@ async def open_smc_connection(
         interleave = 1
     if interleave:
         infos = addresses.interleaved(infos, interleave)
-    return await _Opening(loop, config, limit, tls, host).to(infos, local, happy_eyeballs_delay)
+    return await _Opening(loop, config, limit, tls, host, all_errors).to(infos, local, happy_eyeballs_delay)
 
 
 class _Tls:
@@ -103,13 +111,20 @@ class _Opening:
     """One call of `open_smc_connection`, past its arguments."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, config: SmcConfig, limit: int, tls: _Tls, host: str | None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: SmcConfig,
+        limit: int,
+        tls: _Tls,
+        host: str | None,
+        all_errors: bool = False,
     ) -> None:
         self._loop = loop
         self._config = config
         self._limit = limit
         self._tls = tls
         self._host = host
+        self._all_errors = all_errors
         self._clock = Clock.start(loop, config)
 
     async def to(
@@ -119,19 +134,30 @@ class _Opening:
         known = fallback.beforehand(self._config, bool(self._tls.ssl))
         if known is not None:
             self._forbid(infos[0][4], known)
-            sock, _, _ = await addresses.connect(self._loop, infos, local, delay, _uninvited)
+            sock, _, _ = await self._connect(infos, local, delay, _uninvited)
             return await self._tcp(sock, known)
-        sock, sockaddr, invitation = await addresses.connect(self._loop, infos, local, delay, self._invite)
+        sock, sockaddr, invitation = await self._connect(infos, local, delay, self._invite)
         self._clock = self._clock.restarted()
         try:
             found = await negotiate.as_client(self._clock, sock, invitation, self._config, self._host)
         except SmcHandshakeError as error:
+            if local is not None:
+                _forget(sock)
             sock.close()
             return await self._again(sockaddr, infos, local, error.fallback)
         except BaseException:
             sock.close()
             raise
         return await self._finish(sock, found)
+
+    async def _connect(
+        self,
+        infos: list[addresses.AddrInfo],
+        local: list[addresses.AddrInfo] | None,
+        delay: float | None,
+        prepare: Callable[[socket.socket, tuple[Any, ...]], addresses.ExtraT],
+    ) -> tuple[socket.socket, tuple[Any, ...], addresses.ExtraT]:
+        return await addresses.connect(self._loop, infos, local, delay, prepare, all_errors=self._all_errors)
 
     async def over(self, sock: socket.socket) -> _Streams:
         """Take the user's connected `sock`."""
@@ -156,7 +182,7 @@ class _Opening:
         """The stream of the first connection is spoiled: a new plain one to the same address takes its place."""
         self._forbid(sockaddr, why)
         same = [info for info in infos if info[4] == sockaddr]
-        sock, _, _ = await addresses.connect(self._loop, same, local, None, _uninvited)
+        sock, _, _ = await self._connect(same, local, None, _uninvited)
         return await self._tcp(sock, why)
 
     async def _finish(self, sock: socket.socket, found: Endpoint | Fallback) -> _Streams:
@@ -199,8 +225,21 @@ class _Opening:
             fallback.settle(self._config, "client", log.name(sockaddr), why)
 
 
+def _forget(sock: socket.socket) -> None:
+    """Let the close of `sock` be a reset: its port, which the user has chosen, is free again at once."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))
+
+
 def _uninvited(_sock: socket.socket, _sockaddr: tuple[Any, ...]) -> _NoInvitation:
     return _NoInvitation()
+
+
+def _check_version_and_limit(all_errors: bool, limit: int) -> None:
+    if all_errors and sys.version_info < (3, 12):
+        raise TypeError("open_smc_connection() got an unexpected keyword argument 'all_errors'")
+    if limit <= 0:
+        raise ValueError("Limit cannot be <= 0")
 
 
 def _check_tls(

@@ -27,6 +27,8 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 TCP_ESTABLISHED = 1
 TCP_LISTEN = 10
 
+PORT_MAX = 0xFFFF
+
 _ANY_STATE = 0xFFFF_FFFF
 _NO_COOKIE = b"\xff" * 8
 _NLMSGHDR = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
@@ -110,8 +112,12 @@ def cookie(sock: socket.socket) -> int:
 def listener_of(target: Address) -> Entry | None:
     """The socket that would get a connection to `target` now, None when nobody listens.
 
+    A number that is no port has no listener: what is wrong with it, connect says best.
+
     :raises SockDiagUnavailable: look-ups are refused.
     """
+    if not 0 <= target.port <= PORT_MAX:
+        return None
     entry = look_up(target, Address(target.family, bytes(len(target.host)), 0, target.scope))
     return entry if entry is not None and entry.state == TCP_LISTEN else None
 
