@@ -139,6 +139,21 @@ async def test_a_plain_client_in_pieces() -> None:
         await writer.wait_closed()
 
 
+@pytest.mark.parametrize("start", [b"1", b"GET", b"\xe2x", b"\xe2\xd4y"])
+async def test_a_plain_client_that_begins_with_few_bytes(start: bytes) -> None:
+    """What cannot become an eyecatcher is the application's at once: no time-out is waited for."""
+    config = SmcConfig(assume=("*:*",), discovery=(), handshake_timeout=3600)
+    async with echoing("127.0.0.1", config) as target:
+        reader, writer = await asyncio.open_connection(*target)
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for count in range(1, len(start) + 1):
+            writer.write(start[count - 1 : count])
+            await asyncio.sleep(0)
+        assert await reader.readexactly(len(start)) == start
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_a_plain_client_that_waits_for_the_server(host: str) -> None:
     """An assumed listener costs it the time-out: the documentation says so."""
 
@@ -173,7 +188,8 @@ class Plain:
         elif self._how == "repeats":
             writer.write(data)
         if self._how == "silence":
-            await reader.read()
+            with contextlib.suppress(ConnectionResetError):
+                await reader.read()
         writer.close()
 
 
@@ -186,6 +202,22 @@ async def test_a_plain_server_that_was_assumed(host: str, how: str) -> None:
     assert await talk(*await smcfast.open_smc_connection(*target, config=HASTY)) == ("tcp", "handshake_failed")
     assert await talk(*await smcfast.open_smc_connection(*target, config=HASTY)) == ("tcp", "destination_remembered")
     assert plain.first_bytes == [b"\xe2\xd4\xc3\xd9", b"hell", b"hell"]
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize("how", ["garbage", "hangs up", "silence"])
+async def test_a_local_port_of_the_users_choice(host: str, how: str) -> None:
+    """The new connection needs the port that the spoiled one had."""
+    plain = Plain(how)
+    server = await asyncio.start_server(plain, host, 0)
+    target = server.sockets[0].getsockname()[:2]
+    with socket.socket(server.sockets[0].family) as probe:
+        probe.bind((target[0], 0))
+        local = probe.getsockname()[:2]
+    pair = await smcfast.open_smc_connection(*target, local_addr=local, config=HASTY)
+    assert pair[1].get_extra_info("sockname")[:2] == local
+    assert await talk(*pair) == ("tcp", "handshake_failed")
     server.close()
     await server.wait_closed()
 

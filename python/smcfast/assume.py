@@ -122,23 +122,24 @@ async def proposes(loop: asyncio.AbstractEventLoop, tcp: socket.socket, deadline
 
     False also when its first bytes have not come by `deadline`: a client that waits for the server to speak.
     """
-    length = len(EYECATCHERS[0])
-    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, length)  # part of an eyecatcher must not wake us in a loop
+    head = _peek(tcp)
     try:
-        for _ in range(2):
-            head = _peek(tcp, length)
-            if len(head) == length or not any(eyecatcher.startswith(head) for eyecatcher in EYECATCHERS):
-                return head in EYECATCHERS
-            if not await rendezvous.readable(loop, (tcp,), deadline):
+        while head not in EYECATCHERS:
+            if not any(eyecatcher.startswith(head) for eyecatcher in EYECATCHERS):
                 return False
-        # Ready with less than an eyecatcher: that is the end of the stream.
-        return _peek(tcp, length) in EYECATCHERS
+            # The bytes that are there must not wake us in a loop.
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(head) + 1)
+            await rendezvous.readable(loop, (tcp,), deadline)
+            before, head = head, _peek(tcp)
+            if head == before:
+                return False  # Nobody has more: its time, or its stream, is at the end.
+        return True
     finally:
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
 
-def _peek(tcp: socket.socket, length: int) -> bytes:
+def _peek(tcp: socket.socket) -> bytes:
     try:
-        return tcp.recv(length, socket.MSG_PEEK)
+        return tcp.recv(len(EYECATCHERS[0]), socket.MSG_PEEK)
     except OSError:
         return b""
