@@ -41,7 +41,7 @@ async def test_the_counters_of_a_stream_have_one_order() -> None:
 
 
 def test_the_fallbacks_have_one_order() -> None:
-    assert list(smcfast.stats()) == ["connections", "fallbacks", "forbidden"]
+    assert list(smcfast.stats()) == ["connections", "fallbacks", "forbidden", "failed"]
     assert list(smcfast.stats()["connections"]) == ["smc-d", "tcp"]
     names = [name for name in smcfast.stats()["fallbacks"] if not name.startswith("diagnosis_")]
     assert names[: len(reasons.names())] == list(reasons.names())

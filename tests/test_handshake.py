@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import smcfast
-from smcfast import SmcConfig, _core, handshake, negotiate, netlink, remembered, rendezvous
+from smcfast import SmcConfig, _core, acceptor, handshake, negotiate, netlink, remembered, rendezvous
 from smcfast.discovery import Invitation
 from smcfast.negotiate import CLIENT_SHARE, Clock
 from support.loops import run_on
@@ -272,3 +272,51 @@ async def test_an_assumed_server_without_descriptors() -> None:
                 assert (await client.answer())[:2] == ("declined", OUT_OF_MEMORY)
             assert await client.echoes()
         assert echo.reasons == ["out_of_memory"]
+
+
+async def serve_without_descriptors(parent: Channel) -> None:
+    """Child: serve, and be without descriptors while the parent connects twice."""
+    acceptor.RETRY_DELAY = 0.05  # type: ignore[misc]
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # accept says that descriptors have run out
+    async with echoing(SmcConfig()) as echo:
+        parent.send(echo.target)
+        assert await parent.areceive() == "now"
+        with descriptors_left(1):  # for the connection that is accepted
+            parent.send("ready")
+            assert await parent.areceive() == "enough"
+        parent.send(echo.reasons)
+        assert await parent.areceive() == "end"
+
+
+async def test_a_server_without_descriptors_says_so(spawn: Spawn, loop_kind: str) -> None:
+    """A moment's lack must not make the client take the listener for a plain one."""
+    child = spawn(serve_without_descriptors, loop=loop_kind)
+    target = await child.areceive()
+    assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
+    child.send("now")
+    assert await child.areceive() == "ready"
+    for _ in range(2):
+        assert await talk(*await smcfast.open_smc_connection(*target)) == ("tcp", "peer_stopped")
+    child.send("enough")
+    assert await child.areceive() == [None, "resources", "resources"]
+    assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
+    child.send("end")
+    await child.aresult()
+
+
+@pytest.mark.parametrize(("policy", "level"), [("allow", "INFO"), ("warn", "WARNING"), ("forbid", "WARNING")])
+async def test_a_handshake_that_breaks_off_at_the_server(
+    caplog: pytest.LogCaptureFixture, policy: Any, level: str
+) -> None:
+    """No stream comes of it, and all the same it is counted and logged as the configuration wants it."""
+    before = smcfast.stats()
+    with caplog.at_level("INFO", "smcfast"):
+        async with echoing(SmcConfig(fallback=policy)) as echo, greeted(echo.target) as client:
+            assert rendezvous.send_frame(client.conn, *client.setup.go())
+            client.tcp.shutdown(socket.SHUT_WR)
+            assert await asyncio.get_running_loop().sock_recv(client.tcp, 1) == b""
+    after = smcfast.stats()
+    assert after["failed"] == before["failed"] + 1
+    assert after["fallbacks"]["handshake_failed"] == before["fallbacks"]["handshake_failed"] + 1
+    assert after["connections"] == before["connections"]
+    assert [record.levelname for record in caplog.records if "is closed" in record.message] == [level]

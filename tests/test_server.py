@@ -21,7 +21,7 @@ import smcfast
 from smcfast import SmcConfig, SmcServer
 from support.addresses import listening, port_of
 from support.loops import run_on
-from support.process import abstract_names
+from support.process import abstract_names, descriptors
 from support.streams import eventually, turns
 
 if TYPE_CHECKING:
@@ -294,6 +294,23 @@ def test_errors_are_asyncios(arguments: dict[str, Any]) -> None:
         return type(caught.value), str(caught.value)
 
     assert run_on("asyncio", error, smcfast.start_smc_server) == run_on("asyncio", error, asyncio.start_server)
+
+
+async def test_a_port_that_another_server_listens_on() -> None:
+    """bind succeeds, listen does not: neither name nor descriptor is left."""
+    one = await smcfast.start_smc_server(echo, "127.0.0.1", 0, start_serving=False)
+    port = one.sockets[0].getsockname()[1]
+    other = await smcfast.start_smc_server(echo, "127.0.0.1", port, start_serving=False)
+    await one.start_serving()
+    before = descriptors(), abstract_names()
+    with pytest.raises(OSError, match="Address already in use"):
+        await other.start_serving()
+    assert (descriptors(), abstract_names()) == before
+    other.close()
+    one.close()
+    await other.wait_closed()
+    await one.wait_closed()
+    assert abstract_names() == set()
 
 
 async def test_a_port_in_use() -> None:

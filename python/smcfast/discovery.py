@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from smcfast.config import SmcConfig
     from smcfast.errors import Fallback
+    from smcfast.spare import Spare
 
 GRACE: Final = 0.05
 """Seconds that an acceptor has to call, counted from when the client sees that the connection was accepted."""
@@ -188,8 +189,12 @@ class _Visit:
 class Caller:
     """The server's half: made right after accept, without waiting."""
 
-    def __init__(self, sock: socket.socket, config: SmcConfig, busy: bool) -> None:
-        """:param busy: no more handshakes are wanted; a client that hopes for one is told so at once."""
+    def __init__(self, sock: socket.socket, config: SmcConfig, busy: bool, spare: Spare | None = None) -> None:
+        """Look for the client, and call it.
+
+        :param busy: no more handshakes are wanted; a client that hopes for one is told so at once.
+        :param spare: for telling a client that no descriptor is left: who says nothing is taken for a plain server.
+        """
         self.conn: socket.socket | None = None
         """The connection to the client, until somebody takes it."""
         self.why: Fallback | None = None
@@ -202,6 +207,9 @@ class Caller:
         except netlink.SockDiagUnavailable:
             self.why = reason("no_sock_diag")
         except OSError as error:
+            if error.errno in netlink.EXHAUSTED and spare is not None:
+                with spare.given(), contextlib.suppress(OSError, netlink.SockDiagUnavailable):
+                    self._call(sock, allowed_uids(config), busy=True)
             self.why = trouble(error)
 
     def _call(self, sock: socket.socket, allowed: Collection[int], busy: bool) -> None:

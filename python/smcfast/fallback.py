@@ -49,3 +49,9 @@ def settle(config: SmcConfig, role: str, peer: str, why: Fallback) -> SmcInfo:
     if forbidden:
         raise SmcFallbackError(why)
     return SmcInfo(path="tcp", fallback=why)
+
+
+def fail(config: SmcConfig, peer: str, why: Fallback) -> None:
+    """A handshake broke off and has spoiled the server's connection with `peer`, which is closed: no stream at all."""
+    counts.count_failure(why)
+    log.failure(logging.INFO if config.fallback == "allow" else logging.WARNING, peer, why)

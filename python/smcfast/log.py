@@ -87,3 +87,9 @@ def fallback(level: int, role: str, peer: str, why: Fallback, *, forbidden: bool
         why,
         extra={"smc_code": why.code, "smc_name": why.name},
     )
+
+
+def failure(level: int, peer: str, why: Fallback) -> None:
+    """One line for one connection of a server that a broken handshake has spoiled."""
+    extra = {"smc_code": why.code, "smc_name": why.name}
+    logger.log(level, "server connection with %s is closed: %s", peer, why, extra=extra)

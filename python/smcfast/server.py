@@ -15,12 +15,13 @@ from smcfast import counts, fallback, log, negotiate, streams
 from smcfast.acceptor import Acceptor
 from smcfast.config import configured
 from smcfast.connect import DEFAULT_LIMIT
-from smcfast.discovery import Caller
+from smcfast.discovery import Caller, allowed_uids
 from smcfast.errors import Fallback, SmcFallbackError, SmcHandshakeError
 from smcfast.negotiate import Clock
 from smcfast.places import Place, Places
 from smcfast.reasons import reason
 from smcfast.registration import Registration
+from smcfast.spare import Spare
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -207,7 +208,7 @@ class SmcServer(asyncio.AbstractServer):
         for sock in sockets:
             sock.close()
         self._serving = False
-        self._welcome.cancel()
+        self._welcome.close()
         if self._forever is not None and not self._forever.done():
             self._forever.cancel()
             self._forever = None
@@ -270,12 +271,20 @@ class _Listening:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, backlog: int, welcome: _Welcome) -> None:
         # The name comes first: who can connect can also find it.
-        self._registration = Registration(loop, sock) if welcome.announces(sock) else None
-        sock.listen(backlog)
-        self._acceptor = Acceptor(loop, sock, backlog, welcome.receive)
+        self._registration = welcome.announce(sock)
+        self._acceptor: Acceptor | None = None
+        try:
+            sock.listen(backlog)
+            self._acceptor = Acceptor(loop, sock, backlog, welcome.receive)
+            if self._registration is not None:
+                welcome.spare.take()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        self._acceptor.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._registration is not None:
             self._registration.close()
 
@@ -300,13 +309,21 @@ class _Welcome:
         self._tls = tls
         self._known = fallback.beforehand(config, tls is not None)
         self._places = Places(config.max_pending_handshakes)
+        self.spare = Spare()
         self.pending: set[asyncio.Task[None]] = set()
         self._running: set[asyncio.Task[None]] = set()
 
-    def announces(self, sock: socket.socket) -> bool:
-        """Is this a listener whose clients should look for smcfast?"""
+    def announce(self, sock: socket.socket) -> Registration | None:
+        """Let this listener's clients look for smcfast, if they should."""
         inet = sock.family in (socket.AF_INET, socket.AF_INET6)
-        return inet and self._known is None and "rendezvous" in self._config.discovery
+        if not inet or self._known is not None or "rendezvous" not in self._config.discovery:
+            return None
+        return Registration(self._loop, sock, allowed_uids(self._config))
+
+    def close(self) -> None:
+        """Nobody is received any more."""
+        self.cancel()
+        self.spare.close()
 
     def cancel(self) -> None:
         """Drop the connections that have no transport yet."""
@@ -318,7 +335,7 @@ class _Welcome:
         arrival = _Arrival(conn, Clock.start(self._loop, self._config), self._places.place())
         try:
             if self._known is None and conn.family in (socket.AF_INET, socket.AF_INET6):
-                arrival.caller = Caller(conn, self._config, self._places.full)
+                arrival.caller = Caller(conn, self._config, self._places.full, self.spare)
                 arrival.setup = negotiate.greet(arrival.clock, arrival.caller, self._config)
                 if arrival.setup is not None:
                     arrival.place.take()
@@ -341,7 +358,7 @@ class _Welcome:
         except SmcFallbackError:
             return  # It is logged and counted, and the connection is closed.
         except SmcHandshakeError as error:
-            log.logger.info("server connection with %s is closed: %s", log.peer(arrival.conn), error)
+            fallback.fail(self._config, log.peer(arrival.conn), error.fallback)
             return
         except Exception as error:  # noqa: BLE001 - to the loop's handler, as asyncio does
             # asyncio's rule: clients that vanish, or fail at TLS, are of interest to a debugger only.
