@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from smcfast import _native
 
@@ -19,18 +19,12 @@ if TYPE_CHECKING:
 
     from smcfast import _core
     from smcfast.info import SmcInfo
+    from smcfast.transport import Owner
 
 # Taken from the ring at once into the reader's buffer, for the methods that look for something in it.
 _PULL_SIZE = 64 * 1024
 # A native readexactly reserves its result at once; larger ones grow in the reader's buffer.
 _EXACT_MAX = 64 * 1024 * 1024
-
-
-class Owner(Protocol):
-    """What a server is to its streams: it hears of each transport that opens and that is lost."""
-
-    def _attach(self, transport: asyncio.Transport) -> None: ...
-    def _detach(self, transport: asyncio.Transport) -> None: ...
 
 
 class SmcStreamReader(asyncio.StreamReader):
@@ -199,8 +193,8 @@ def ring_streams(
 ) -> tuple[SmcStreamReader, SmcStreamWriter]:
     """Make the streams of an established endpoint; `sock` is its TCP connection, which the transport takes over."""
     reader = SmcStreamReader(endpoint, limit=limit, loop=loop)
-    protocol = _RingProtocol(reader, loop, server)
-    transport = RingTransport(loop, engine(loop), sock, endpoint, protocol, {"smc": info})
+    protocol = _RingProtocol(reader, loop, None)
+    transport = RingTransport(loop, engine(loop), sock, endpoint, protocol, {"smc": info}, server)
     return reader, RingStreamWriter(endpoint, transport, protocol, reader, loop, info)
 
 

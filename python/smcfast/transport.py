@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from asyncio import trsock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from smcfast.log import logger
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _LOG_LOST_WRITES_FROM = 5
 # Bytes handed to a protocol at once.
 _PUSH_SIZE = 256 * 1024
+
+
+class Owner(Protocol):
+    """What a server is to its streams: it hears of each transport that opens and that is lost."""
+
+    def _attach(self, transport: asyncio.Transport) -> None: ...
+    def _detach(self, transport: asyncio.Transport) -> None: ...
 
 
 def _peername(sock: socket.socket) -> Any:
@@ -51,6 +58,7 @@ class RingTransport(asyncio.Transport):
         endpoint: _core.Endpoint,
         protocol: asyncio.BaseProtocol,
         extra: dict[str, Any],
+        owner: Owner | None = None,
     ) -> None:
         """Take over `sock`, which is connected, and `endpoint`, and call the protocol's connection_made."""
         super().__init__(
@@ -74,10 +82,13 @@ class RingTransport(asyncio.Transport):
         self._reading_paused = False
         self._protocol = protocol
         self._pulls = False
+        self._owner = owner
         engine.attach(self, endpoint.group)
         endpoint.set_on_progress(self._on_progress)
         loop.add_reader(sock, self._on_tcp)
         protocol.connection_made(self)
+        if owner is not None:
+            owner._attach(self)
         self.set_protocol(protocol)
 
     def __repr__(self) -> str:
@@ -334,6 +345,10 @@ class RingTransport(asyncio.Transport):
             self._sock.close()
             self._sock = None
             self._engine.detach(self, self._endpoint.group)
+            if self._owner is not None:
+                # Here and not in the protocol, which may be another one by now.
+                self._owner._detach(self)
+                self._owner = None
             # What was raised along the way may hold frames of this transport: no cycle through them.
             self._endpoint.set_on_readable(None)
             del exc
