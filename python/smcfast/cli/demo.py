@@ -127,6 +127,9 @@ async def _serve() -> int:
     ports = [server.sockets[0].getsockname()[1] for server in (smc, tcp)]
     print(json.dumps(ports), flush=True)
     await loop.run_in_executor(None, sys.stdin.buffer.read)
+    if handlers:
+        # Their clients are gone, so they end by themselves; some may not even have begun.
+        await asyncio.wait(handlers, timeout=5)
     return 0
 
 
