@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from smcfast.places import Place
 
 DISCOVERY_SHARE: Final = 0.75
-"""The part of the handshake time-out that discovery may use up: a client that decides late still has the rest for the
-exchange, so that giving up ends in a Decline and not in a spoiled stream."""
+"""The part of the handshake time-out that discovery may use up: a client that decides late still has time for the
+exchange, which would spoil the stream if it were given up."""
 CLIENT_SHARE: Final = 0.875
 """The part of it that a client has for all: what it sends last still reaches its server in time."""
 
