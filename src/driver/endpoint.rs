@@ -224,11 +224,6 @@ impl Endpoint {
         self.ending != Ending::Open
     }
 
-    /// Whether the peer has declared an end of any kind.
-    pub fn peer_done(&self) -> bool {
-        self.connection.peer_done()
-    }
-
     /// Why this end cannot write any more, if it cannot.
     pub fn write_fault(&self) -> Option<Fault> {
         if self.fault.is_some() {

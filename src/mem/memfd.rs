@@ -14,9 +14,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::fork;
 
-/// Bytes of one page of the header; the kernel's page may be larger, mappings are made whole.
-pub const PAGE: usize = 4096;
-
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);

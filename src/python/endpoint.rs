@@ -187,14 +187,6 @@ impl Endpoint {
         Ok(self.ours(py)?.end.is_closed())
     }
 
-    /// Whether the peer has declared an end of its stream.
-    #[getter]
-    fn peer_done(&self, py: Python<'_>) -> PyResult<bool> {
-        let mut inner = self.ours(py)?;
-        inner.end.refresh();
-        Ok(inner.end.peer_done())
-    }
-
     /// Whether the peer is gone or has aborted; not if it has closed in good order, and its stream can be read to its end.
     #[getter]
     fn broken(&self, py: Python<'_>) -> PyResult<bool> {
