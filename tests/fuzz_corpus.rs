@@ -2,8 +2,11 @@
 
 #[path = "wire_support/laws.rs"]
 mod laws;
+#[path = "wire_support/status_laws.rs"]
+mod status_laws;
 
-use laws::{cdc_laws, clc_laws, frame_laws, tcpopt_laws};
+use laws::{cdc_laws, clc_laws, frame_laws, received_laws, tcpopt_laws};
+use status_laws::status_laws;
 
 #[test]
 fn the_corpus_of_clc_obeys_the_laws() {
@@ -19,6 +22,16 @@ fn the_corpus_of_frames_obeys_the_laws() {
         frame_laws(bytes, 0x0123_4567_89ab_cdef);
         cdc_laws(bytes);
     });
+}
+
+#[test]
+fn the_corpus_of_links_obeys_the_laws() {
+    each("links", received_laws);
+}
+
+#[test]
+fn the_corpus_of_status_obeys_the_laws() {
+    each("status", status_laws);
 }
 
 fn each(target: &str, law: impl Fn(&[u8])) {

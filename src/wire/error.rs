@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::clc::Diagnosis;
-
 /// Bytes that are not the message they claim to be: which message, which field, what is wrong with it.
 ///
 /// ```
@@ -70,12 +68,6 @@ impl InvalidMessage {
         self.field
     }
 
-    /// The code with which to decline: the stream cannot be understood any more.
-    #[must_use]
-    pub const fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::INTERNAL_ERROR
-    }
-
     /// What is wrong with the field.
     #[must_use]
     pub const fn fault(&self) -> Fault {
@@ -139,6 +131,5 @@ mod tests {
             (error.message(), error.field(), error.fault()),
             ("CLC Accept", "length", fault)
         );
-        assert_eq!(error.diagnosis(), Diagnosis::INTERNAL_ERROR);
     }
 }

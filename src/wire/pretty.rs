@@ -1,9 +1,10 @@
-//! A CLC message as text, field by field: for logs, for `smcfast` on the command line and for people with a hex dump.
+//! A message as text, field by field: for logs, for `smcfast` on the command line and for people with a hex dump.
 
-use std::fmt::Write;
+use std::fmt::{Debug, Write};
 
 use super::clc::{self, Message};
 use super::prim::{Field, Reader};
+use super::{InvalidMessage, Received};
 
 /// The text of a CLC message: for each field its offset, its name and its bytes, then the value or what is wrong.
 ///
@@ -22,7 +23,31 @@ use super::prim::{Field, Reader};
 pub fn clc(bytes: &[u8]) -> String {
     let mut reader = Reader::traced(clc::NAME, bytes);
     let result = Message::read(&mut reader);
-    let mut text = format!("CLC message, {} bytes\n", bytes.len());
+    text("CLC message", bytes, reader, result)
+}
+
+/// The same for what was received on a queue pair: an LLC or a CDC message.
+///
+/// ```
+/// let test_link = [&[7, 44, 0, 0x80][..], &[1; 16], &[0; 24]].concat();
+/// let text = smcfast::wire::pretty::received(&test_link);
+/// assert!(text.contains("\n   4  user data            0101010101010101"));
+/// assert!(text.contains("turn: Response"));
+/// ```
+#[must_use]
+pub fn received(bytes: &[u8]) -> String {
+    let mut reader = Reader::traced(Received::NAME, bytes);
+    let result = Received::read(&mut reader);
+    text(Received::NAME, bytes, reader, result)
+}
+
+fn text(
+    name: &str,
+    bytes: &[u8],
+    reader: Reader<'_>,
+    result: Result<impl Debug, InvalidMessage>,
+) -> String {
+    let mut text = format!("{name}, {} bytes\n", bytes.len());
     for field in reader.into_fields() {
         line(&mut text, &field, bytes);
     }

@@ -2,7 +2,6 @@
 #![no_main]
 
 #[path = "../wire_support/laws.rs"]
-#[allow(dead_code, reason = "each target uses a part")]
 mod laws;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -2,7 +2,6 @@
 #![no_main]
 
 #[path = "../wire_support/laws.rs"]
-#[allow(dead_code, reason = "each target uses a part")]
 mod laws;
 
 const LAYOUT: u64 = 0x0123_4567_89ab_cdef;

@@ -1,6 +1,7 @@
 //! Seeded random runs: reproducible, and a failure says how.
 //!
-//! `SMCFAST_SEEDS=n` runs n seeds instead of the default number; `SMCFAST_SEED=x` runs only the seed x.
+//! `SMCFAST_SEEDS=n` runs n seeds instead of the default number, `SMCFAST_SEEDS=a..b` those from a on; `SMCFAST_SEED=x`
+//! runs only the seed x.
 
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 #![allow(dead_code, reason = "not every one of them uses all of it")]
@@ -49,19 +50,19 @@ impl Rng {
 
 /// Runs `test` for `default` seeds, or as the environment says.
 pub fn for_each_seed(name: &str, default: u64, test: impl Fn(&mut Rng)) {
-    let number = |variable| {
-        std::env::var(variable)
-            .ok()
-            .map(|text| text.parse::<u64>().expect(variable))
-    };
-    let seeds = match number("SMCFAST_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SMCFAST_SEEDS").unwrap_or(default),
-    };
-    for seed in seeds {
+    let variable = |name| std::env::var(name).ok();
+    let number = |text: &str| text.parse::<u64>().expect("SMCFAST_SEED or SMCFAST_SEEDS");
+    let one = variable("SMCFAST_SEED").map(|text| number(&text)..number(&text) + 1);
+    let several = variable("SMCFAST_SEEDS").map(|text| match text.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => 0..number(&text),
+    });
+    let seeds = one.or(several).unwrap_or(0..default);
+    for seed in seeds.clone() {
         let _guard = Reproduce { name, seed };
         test(&mut Rng::new(seed));
     }
+    println!("{name}: {} seeds", seeds.count());
 }
 
 /// Says how to run a failed seed again.

@@ -50,3 +50,15 @@ fn unhex(text: &str) -> Vec<u8> {
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+/// The LLC message as a machine of the other byte order would send it: version 2 has two numbers in the sender's.
+pub(crate) fn in_big_endian(message: &[u8]) -> Vec<u8> {
+    let mut bytes = message.to_vec();
+    if bytes[0] & 0xf0 == 0x20 {
+        bytes.swap(1, 2);
+        if bytes[0] == 0x22 && bytes.len() > 44 {
+            bytes.swap(70, 71);
+        }
+    }
+    bytes
+}

@@ -1,24 +1,58 @@
-//! Writes a pcap file with TCP connections: just enough for a dissector.
+//! Writes a pcap file with TCP connections or RoCEv2 packets: just enough for a dissector.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use smcfast::wire::tcpopt;
 
 /// The file with one connection for each message, whose SYN and SYN/ACK carry the SMC option.
 pub(crate) fn with_messages<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let messages = messages.into_iter().enumerate();
+    file(messages.flat_map(|(number, message)| segments(40000 + number as u16, message)))
+}
+
+/// The file with one SEND on a reliable connection for each message.
+pub(crate) fn with_sends<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    file(messages.into_iter().enumerate().map(send))
+}
+
+fn file(packets: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut file = Vec::new();
     // magic, version 2.4, zone, accuracy, longest packet, link type 101: raw IP
     [0xa1b2_c3d4, 0x0004_0002, 0, 0, 0xffff, 101u32]
         .iter()
         .for_each(|word| file.extend(word.to_le_bytes()));
-    for (number, message) in messages.into_iter().enumerate() {
-        let client_port = 40000 + number as u16;
-        for segment in segments(client_port, message) {
-            [0, 0, segment.len() as u32, segment.len() as u32]
-                .iter()
-                .for_each(|word| file.extend(word.to_le_bytes()));
-            file.extend(segment);
-        }
+    for packet in packets {
+        [0, 0, packet.len() as u32, packet.len() as u32]
+            .iter()
+            .for_each(|word| file.extend(word.to_le_bytes()));
+        file.extend(packet);
     }
     file
+}
+
+/// RoCEv2: the base transport header, the message and the invariant checksum, in UDP to port 4791.
+fn send((number, message): (usize, &[u8])) -> Vec<u8> {
+    const RC_SEND_ONLY: u8 = 0x04;
+    const TO: [u8; 8] = [0xff, 0xff, 0, 0, 0, 0x11, 0x80, 0]; // default partition, queue pair 17, asks for an answer
+    let padding = message.len().next_multiple_of(4) - message.len();
+    let mut payload = vec![RC_SEND_ONLY, (padding as u8) << 4];
+    payload.extend(TO);
+    payload.extend((number as u16).to_be_bytes());
+    payload.extend(message);
+    payload.resize(payload.len() + padding + 4, 0); // the checksum is not looked at
+    let mut udp = vec![0xc0, 0, 0x12, 0xb7];
+    udp.extend((8 + payload.len() as u16).to_be_bytes());
+    udp.extend([0, 0]);
+    udp.extend(payload);
+    ip(17, ([10, 9, 0, 1], [10, 9, 0, 2]), &udp)
+}
+
+fn ip(protocol: u8, (from, to): ([u8; 4], [u8; 4]), payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0];
+    bytes.extend((20 + payload.len() as u16).to_be_bytes());
+    bytes.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]); // checksums are not looked at
+    bytes.extend([from, to].concat());
+    bytes.extend(payload);
+    bytes
 }
 
 /// Frames of a connection: SYN, SYN/ACK, ACK, and the message.
@@ -46,15 +80,12 @@ fn segment(
     data: &[u8],
 ) -> Vec<u8> {
     let header = 20 + options.len();
-    let mut bytes = vec![0x45, 0];
-    bytes.extend((20 + header as u16 + data.len() as u16).to_be_bytes());
-    bytes.extend([0, 0, 0x40, 0, 64, 6, 0, 0]); // protocol TCP; checksums are not looked at
-    let (from, to) = if ports.1 == 5000 {
+    let addresses = if ports.1 == 5000 {
         ([10, 9, 0, 1], [10, 9, 0, 2])
     } else {
         ([10, 9, 0, 2], [10, 9, 0, 1])
     };
-    bytes.extend([from, to].concat());
+    let mut bytes = Vec::new();
     bytes.extend(ports.0.to_be_bytes());
     bytes.extend(ports.1.to_be_bytes());
     bytes.extend(numbers.0.to_be_bytes());
@@ -62,5 +93,5 @@ fn segment(
     bytes.extend([(header as u8 / 4) << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
     bytes.extend(options);
     bytes.extend(data);
-    bytes
+    ip(6, addresses, &bytes)
 }

@@ -1,4 +1,5 @@
 //! Arbitrary legal values of the wire layer.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU8, NonZeroU32};
@@ -8,7 +9,10 @@ use proptest::option;
 use proptest::prelude::*;
 use smcfast::wire::clc::*;
 use smcfast::wire::rendezvous::Frame;
-use smcfast::wire::{EngineId, SizeCode, cdc};
+use smcfast::wire::{EngineId, Received, SizeCode, cdc};
+
+#[path = "llc_values.rs"]
+mod llc_values;
 
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
@@ -16,6 +20,14 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
         reply(first_contact().boxed()).prop_map(Message::Accept),
         reply(confirm_contact().boxed()).prop_map(Message::Confirm),
         decline().prop_map(Message::Decline),
+    ]
+}
+
+/// Any CDC of SMC-R and any LLC message.
+pub(crate) fn received() -> impl Strategy<Value = Received> {
+    prop_oneof![
+        rdma_cdc().prop_map(Received::Cdc),
+        llc_values::message().prop_map(Received::Llc),
     ]
 }
 
@@ -54,6 +66,15 @@ pub(crate) fn cdc() -> impl Strategy<Value = cdc::Cdc> {
             producer_flags: cdc::ProducerFlags::from_bits_retain(flags),
             state_flags: cdc::StateFlags::from_bits_retain(state),
         }
+    })
+}
+
+fn rdma_cdc() -> impl Strategy<Value = cdc::RdmaCdc> {
+    let token = any::<NonZeroU32>();
+    (any::<u16>(), token, cdc()).prop_map(|(sequence, token, cdc)| cdc::RdmaCdc {
+        sequence: cdc::Sequence(sequence),
+        token,
+        cdc,
     })
 }
 

@@ -28,7 +28,7 @@ impl<T, const MAX: usize> Few<T, MAX> {
     }
 
     /// Reads `count` values with `one`; `field` is the name of the count.
-    pub(super) fn read(
+    pub(in crate::wire) fn read(
         reader: &mut Reader<'_>,
         field: &'static str,
         count: u8,
@@ -42,7 +42,7 @@ impl<T, const MAX: usize> Few<T, MAX> {
     }
 
     /// The length as the message's byte counts it.
-    pub(super) fn count(&self) -> u8 {
+    pub(in crate::wire) fn count(&self) -> u8 {
         const { assert!(MAX <= 255) }
         self.0.len() as u8
     }

@@ -57,7 +57,7 @@ impl U24 {
         self.0
     }
 
-    pub(super) fn read(
+    pub(in crate::wire) fn read(
         reader: &mut Reader<'_>,
         field: &'static str,
     ) -> Result<Self, InvalidMessage> {
@@ -65,7 +65,7 @@ impl U24 {
         Ok(Self(u32::from_be_bytes([0, a, b, c])))
     }
 
-    pub(super) const fn to_bytes(self) -> [u8; 3] {
+    pub(in crate::wire) const fn to_bytes(self) -> [u8; 3] {
         let [_, a, b, c] = self.0.to_be_bytes();
         [a, b, c]
     }
@@ -113,7 +113,7 @@ impl Mtu {
     }
 
     // The kernel does not check the code, and its queue pair is broken when it is 0.
-    pub(super) fn of(reader: &Reader<'_>, code: u8) -> Result<Self, InvalidMessage> {
+    pub(in crate::wire) fn of(reader: &Reader<'_>, code: u8) -> Result<Self, InvalidMessage> {
         let fault = Fault::OutOfRange {
             found: code.into(),
             min: 1,

@@ -1,6 +1,4 @@
-//! CDC, connection data control: how far each end has written and read, and how the connection stands.
-//!
-//! SMC-D form: 32 bytes in host byte order that one end stores into memory of the other (kernel 6.12,
+//! The form of SMC-D: 32 bytes in host byte order that one end stores into memory of the other (kernel 6.12,
 //! `struct smcd_cdc_msg`). Each half is 8 bytes, so that a peer can see it change in one atomic store:
 //!
 //! ```text
@@ -12,56 +10,9 @@
 //!
 //! Both halves have room for flags; the kernel writes and evaluates those of the consumer half only, and so do we.
 
-use bitflags::bitflags;
-
-use super::InvalidMessage;
-use super::prim::{Reader, Writer};
-
-/// A position in a ring buffer as the wire counts it: an offset, and how often the ring has wrapped around.
-///
-/// Both start at zero. Adding n bytes adds to `count`; when `count` reaches the size of the ring, the size is
-/// subtracted and `wrap` goes up by one, modulo 65536 (RFC 7609 4.4.1). Equal counts with different wraps are a full
-/// ring. The codec accepts any pair; whether it is possible for a given ring is checked by [`crate::proto`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Cursor {
-    /// Rounds completed, modulo 65536.
-    pub wrap: u16,
-    /// Bytes from the start of the ring.
-    pub count: u32,
-}
-
-bitflags! {
-    /// What the sender of the CDC asks of its reader, and urgent data. Unknown bits are retained.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-    pub struct ProducerFlags: u8 {
-        /// The writer has data that does not fit: announce freed space at once.
-        const WRITE_BLOCKED = 0x80;
-        /// Urgent data is on its way.
-        const URGENT_PENDING = 0x40;
-        /// The byte before the producer cursor is urgent.
-        const URGENT_PRESENT = 0x20;
-        /// Announce the consumer cursor.
-        const CONSUMER_UPDATE_REQUESTED = 0x10;
-        /// The CDC repeats a sequence number to validate a failover; it carries no cursors of its own.
-        const FAILOVER_VALIDATION = 0x08;
-        const _ = !0;
-    }
-}
-
-bitflags! {
-    /// How the sender of the CDC leaves the connection. Levels, not events: once set they stay. Unknown bits are
-    /// retained.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-    pub struct StateFlags: u8 {
-        /// Nothing more will be written.
-        const SENDING_DONE = 0x80;
-        /// Closed in both directions; all data had been read.
-        const CLOSED = 0x40;
-        /// Closed while data was unread, or aborted.
-        const ABNORMAL_CLOSE = 0x20;
-        const _ = !0;
-    }
-}
+use super::{Cdc, Cursor, ProducerFlags, StateFlags};
+use crate::wire::InvalidMessage;
+use crate::wire::prim::{Reader, Writer};
 
 /// One half of an SMC-D CDC: a cursor and room for flags, 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -120,23 +71,11 @@ impl Half {
     }
 }
 
-/// A whole SMC-D CDC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Cdc {
-    /// How far the sender has written in the receiver's ring: the next free byte.
-    pub producer: Cursor,
-    /// How far the sender has read in its own ring.
-    pub consumer: Cursor,
-    /// Flags of the consumer half.
-    pub producer_flags: ProducerFlags,
-    /// Flags of the consumer half.
-    pub state_flags: StateFlags,
-}
-
+/// The encoding of SMC-D.
 impl Cdc {
-    /// Bytes of the message.
+    /// Bytes of the form of SMC-D.
     pub const LEN: usize = 32;
-    /// The type in byte 0.
+    /// The type in byte 0, of both forms.
     pub const TYPE: u8 = 0xfe;
     /// Where the producer half starts.
     pub const PRODUCER_AT: usize = 8;
