@@ -416,6 +416,55 @@ fn prefixes_of_ipv6_meet_as_well() {
     }
 }
 
+/// Both have the id of the system, whatever users have said.
+#[test]
+fn engines_with_other_enterprise_ids_meet_on_one_host() {
+    use smcfast::wire::EngineId;
+    for (theirs, ours, common) in [
+        (&["A"] as &[&str], &["B"] as &[&str], "SMCFAST"),
+        (&["A"], &["SMCFAST"], "SMCFAST"),
+        (&["A"], &["B", "A"], "A"),
+    ] {
+        let side = |id, names| Local {
+            eids: eids(names),
+            ..Local::same_host(EngineId([id; 16]), "host")
+        };
+        let Outcome::Established(agreed) = shake(side(1, theirs), side(2, ours)).client else {
+            panic!("{theirs:?}, {ours:?}")
+        };
+        assert_eq!(agreed.eid, Some(eid(common)));
+    }
+}
+
+#[test]
+fn a_server_that_cannot_reach_the_memory_takes_the_next_way() {
+    let mut ways = Ways::D_V2;
+    ways.r_v2 = true;
+    for (client, is_left) in [(ways, true), (Ways::D_V2, false)] {
+        let mut client = ClientHandshake::new(local(1, client), START);
+        let mut server = ServerHandshake::new(local(2, ways), START);
+        assert!(server.pass_over_d(Diagnosis::NO_SMC_D_V2_DEVICE).is_err());
+        give(&mut server, &client.poll_transmit().unwrap());
+        let Some(ServerEvent::Proposed(first)) = server.poll_event() else {
+            panic!()
+        };
+        assert_eq!(first.own.path(), Path::D);
+        server.pass_over_d(Diagnosis::NO_SMC_D_V2_DEVICE).unwrap();
+        match server.poll_event() {
+            Some(ServerEvent::Proposed(second)) if is_left => {
+                assert_eq!(second.own.path(), Path::R);
+                assert!(server.pass_over_d(Diagnosis::NO_SMC_D_V2_DEVICE).is_err());
+                server.accept(own_end(2, Path::R), true, START).unwrap();
+            }
+            Some(ServerEvent::Done(Outcome::Declined(declined))) if !is_left => {
+                assert_eq!(declined.diagnosis, Diagnosis::NO_SMC_D_V2_DEVICE);
+                assert!(server.poll_transmit().is_some());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn engines_of_one_host_meet() {
     use smcfast::wire::EngineId;

@@ -4,7 +4,7 @@ use crate::wire::cdc::{Cdc, Cursor, ProducerFlags, StateFlags};
 
 use super::close::{Closing, State};
 use super::error::{Fault, PeerMisbehaved};
-use super::position::{CursorError, RingSize, Span};
+use super::position::{CursorError, Position, RingSize, Span};
 use super::stats::{Counters, Stats};
 use super::window::{ReceiveWindow, SendWindow};
 
@@ -101,6 +101,12 @@ impl Connection {
         self.send.in_flight()
     }
 
+    /// The place behind the last byte written, in the own stream.
+    #[inline]
+    pub fn position(&self) -> Position {
+        self.send.produced()
+    }
+
     /// Whether data may still be sent: not after our own end, and not once the peer's application has closed.
     #[inline]
     pub fn can_send(&self) -> bool {
@@ -131,6 +137,12 @@ impl Connection {
         self.closing.seen().contains(StateFlags::ABNORMAL_CLOSE)
     }
 
+    /// Whether the peer's application has closed, in good order or not: nothing more is expected of it.
+    #[inline]
+    pub fn peer_ended(&self) -> bool {
+        self.peer_closed() || self.peer_aborted()
+    }
+
     /// Whether the peer's stream has no good end: the peer has aborted, or the link was lost before any end of the
     /// peer. Readers get a reset; after a lost link, behind the data that is still there.
     #[inline]
@@ -156,6 +168,13 @@ impl Connection {
         self.peer_flags.contains(ProducerFlags::WRITE_BLOCKED)
     }
 
+    /// Whether bytes can be read of which the peer has asked to hear at once that they were: it may send nothing more before.
+    /// So nobody may wait for others behind them.
+    #[inline]
+    pub fn peer_awaits_reader(&self) -> bool {
+        self.peer_flags.intersects(UPDATE_WANTED) && self.readable() > 0
+    }
+
     /// The own flags as they have to be known to the peer.
     #[inline]
     pub fn flags(&self) -> (ProducerFlags, StateFlags) {
@@ -166,6 +185,7 @@ impl Connection {
     pub fn stats(&self) -> Stats {
         Stats {
             bytes_sent: self.send.produced().get(),
+            bytes_acknowledged: self.send.acknowledged().get(),
             bytes_received: self.receive.received().get(),
             bytes_read: self.receive.consumed().get(),
             writes: self.counters.writes,
@@ -324,6 +344,12 @@ impl Connection {
     #[inline]
     pub fn producer_cursor(&self) -> Cursor {
         self.send.cursor()
+    }
+
+    /// How far the own ring was read, whether or not the peer knows.
+    #[inline]
+    pub fn consumer_cursor(&self) -> Cursor {
+        self.receive.cursor()
     }
 
     /// Whether what was consumed deserves a message of its own.

@@ -49,15 +49,6 @@ pub struct ApiMisuse {
     pub reason: &'static str,
 }
 
-impl PeerMisbehaved {
-    /// The code of a Decline for this. There is none for a broken rule; the nearest says that the two sides do not fit
-    /// together.
-    #[must_use]
-    pub const fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::CONFIGURATION
-    }
-}
-
 impl PeerIncompatible {
     /// The error with this code, unless what is needed is there.
     pub(super) fn unless(there: bool, diagnosis: Diagnosis) -> Result<(), Self> {
@@ -66,19 +57,5 @@ impl PeerIncompatible {
         } else {
             Err(Self { diagnosis })
         }
-    }
-
-    /// The code of the Decline.
-    #[must_use]
-    pub const fn diagnosis(&self) -> Diagnosis {
-        self.diagnosis
-    }
-}
-
-impl ApiMisuse {
-    /// The code of a Decline for this.
-    #[must_use]
-    pub const fn diagnosis(&self) -> Diagnosis {
-        Diagnosis::INTERNAL_ERROR
     }
 }

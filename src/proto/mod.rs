@@ -14,6 +14,7 @@ pub mod close;
 pub mod connection;
 pub mod error;
 pub mod handshake;
+pub mod link;
 pub mod position;
 pub mod stats;
 mod window;

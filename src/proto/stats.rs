@@ -5,6 +5,8 @@
 pub struct Stats {
     /// Bytes written into the peer's ring.
     pub bytes_sent: u64,
+    /// Those that the peer has told to have read.
+    pub bytes_acknowledged: u64,
     /// Bytes that the peer has written into the own ring.
     pub bytes_received: u64,
     /// Bytes that the application has read; the rest of the received ones is readable.

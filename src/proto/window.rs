@@ -52,6 +52,11 @@ impl SendWindow {
         self.produced
     }
 
+    /// How far the peer has read, as far as it has told.
+    pub(super) fn acknowledged(&self) -> Position {
+        self.peer_consumed
+    }
+
     #[inline]
     pub(super) fn cursor(&self) -> Cursor {
         self.ring.cursor(self.produced)
@@ -168,11 +173,16 @@ impl ReceiveWindow {
         released > 0 && peer_blocked && self.readable() == 0
     }
 
+    #[inline]
+    pub(super) fn cursor(&self) -> Cursor {
+        self.ring.cursor(self.consumed)
+    }
+
     /// The consumer cursor, taken note of as known to the peer.
     #[inline]
     pub(super) fn announce(&mut self) -> Cursor {
         self.announced = self.consumed;
-        self.ring.cursor(self.consumed)
+        self.cursor()
     }
 }
 

@@ -353,6 +353,7 @@ fn counters_count() {
     assert_eq!((a.in_flight(), b.in_flight()), (25, 0));
     let sender = Stats {
         bytes_sent: 30,
+        bytes_acknowledged: 5,
         writes: 2,
         write_blocks: 2,
         ..Stats::default()

@@ -12,7 +12,7 @@ use super::agreed::Limits;
 /// The channel of the emulated ISM device that every engine on a host shares.
 pub const SAME_HOST_CHID: u16 = 0xff53;
 
-/// The enterprise id that goes with it.
+/// The enterprise id of engines that were given none, and of the device that they share.
 const SAME_HOST_EID: &str = "SMCFAST";
 
 /// One side: who it is, and what it has. Without any device every handshake ends in a Decline.
@@ -69,19 +69,22 @@ pub struct Subnets {
 }
 
 impl Local {
-    /// A side that only has other engines on the same host to talk to.
+    /// A side that only has other engines on the same host to talk to. Whatever enterprise ids it is given besides, they meet
+    /// by that of the system: this is the device's.
     #[must_use]
     pub fn same_host(engine: EngineId, host_name: &str) -> Self {
         let [peer_id @ .., _, _, _, _, _, _, _, _] = engine.0;
         let device = Ism::emulated(engine.gid(), engine.gid_extension(), SAME_HOST_CHID);
         let devices = IsmList::new(device.into_iter().collect()).unwrap_or_default();
+        let eid = Eid::new(SAME_HOST_EID);
         Self {
             peer_id: PeerId(peer_id),
             host_name: HostName::from_lossy(host_name),
-            eids: Eid::new(SAME_HOST_EID).map(Few::one).unwrap_or_default(),
+            eids: eid.map(Few::one).unwrap_or_default(),
             release: Release::V2_1,
             smc_d: Some(LocalD {
                 devices,
+                seid: eid,
                 ..LocalD::default()
             }),
             smc_r: None,

@@ -21,6 +21,8 @@ pub struct ServerHandshake {
     local: Local,
     exchange: Exchange<ServerEvent>,
     state: State,
+    /// What the client proposes, while the caller has the word.
+    proposal: Option<Proposal>,
 }
 
 /// What a server learns.
@@ -69,6 +71,11 @@ pub struct Confirmed {
     pub gids: Vec<Gid>,
 }
 
+const NOT_D: ApiMisuse = ApiMisuse {
+    call: "pass_over_d",
+    reason: "SMC-D was not proposed",
+};
+
 /// What a server waits for. The version is that of the Proposal, in which a Decline has to answer.
 #[derive(Debug)]
 enum State {
@@ -100,6 +107,7 @@ impl ServerHandshake {
             local,
             exchange,
             state: State::Proposal,
+            proposal: None,
         }
     }
 
@@ -156,6 +164,7 @@ impl ServerHandshake {
         let Some(accept) = self.acceptance(&choice, own, first_contact) else {
             return misuse("the other way was chosen");
         };
+        self.proposal = None;
         self.exchange.send(&Message::Accept(accept.clone()));
         self.exchange
             .wait_for(Kind::Confirm, Some(now + CLC_TIMEOUT));
@@ -178,6 +187,29 @@ impl ServerHandshake {
             }
         };
         self.state = self.send_decline(version, diagnosis);
+        Ok(())
+    }
+
+    /// The memory of what was [`Proposed`] for SMC-D is out of reach: what else the client offers is proposed next. If there is
+    /// nothing, `diagnosis` declines.
+    ///
+    /// # Errors
+    /// SMC-D was not proposed.
+    pub fn pass_over_d(&mut self, diagnosis: Diagnosis) -> Result<(), ApiMisuse> {
+        let (State::Caller(version, choice), Some(proposal)) = (&self.state, self.proposal.take())
+        else {
+            return Err(NOT_D);
+        };
+        let version = *version;
+        if choice.own.path() != Path::D {
+            self.proposal = Some(proposal);
+            return Err(NOT_D);
+        }
+        self.local.smc_d = None;
+        self.state = match select(&self.local, &proposal) {
+            Ok(choice) => self.propose(proposal, choice),
+            Err(_) => self.send_decline(version, diagnosis),
+        };
         Ok(())
     }
 
@@ -214,7 +246,7 @@ impl ServerHandshake {
 
     fn handle_message(&mut self, message: Message) {
         self.state = match (mem::replace(&mut self.state, State::Done), message) {
-            (State::Proposal, Message::Proposal(proposal)) => self.handle_proposal(&proposal),
+            (State::Proposal, Message::Proposal(proposal)) => self.handle_proposal(proposal),
             (State::Confirm(version, accept, choice), Message::Confirm(confirm)) => {
                 match check_confirm(&accept, &choice, &confirm) {
                     Ok(agreed) => self.handle_confirm(version, agreed, &confirm),
@@ -227,35 +259,39 @@ impl ServerHandshake {
         };
     }
 
-    fn handle_proposal(&mut self, proposal: &Proposal) -> State {
-        let message_version = proposal.offer.version();
-        match select(&self.local, proposal) {
-            Ok(choice) => {
-                let Choice {
-                    version,
-                    release,
-                    eid,
-                    limits,
-                    own,
-                    client,
-                } = choice;
-                let Proposal { peer_id, mac, .. } = *proposal;
-                let proposed = Proposed {
-                    peer_id,
-                    mac,
-                    version,
-                    release,
-                    eid,
-                    limits,
-                    own,
-                    client,
-                };
-                self.exchange.wait_for_caller();
-                self.exchange.report(ServerEvent::Proposed(proposed));
-                State::Caller(message_version, choice)
+    fn handle_proposal(&mut self, proposal: Proposal) -> State {
+        match select(&self.local, &proposal) {
+            Ok(choice) => self.propose(proposal, choice),
+            Err(PeerIncompatible { diagnosis }) => {
+                self.send_decline(proposal.offer.version(), diagnosis)
             }
-            Err(PeerIncompatible { diagnosis }) => self.send_decline(message_version, diagnosis),
         }
+    }
+
+    fn propose(&mut self, proposal: Proposal, choice: Choice) -> State {
+        let Choice {
+            version,
+            release,
+            eid,
+            limits,
+            own,
+            client,
+        } = choice;
+        let proposed = Proposed {
+            peer_id: proposal.peer_id,
+            mac: proposal.mac,
+            version,
+            release,
+            eid,
+            limits,
+            own,
+            client,
+        };
+        let message_version = proposal.offer.version();
+        self.proposal = Some(proposal);
+        self.exchange.wait_for_caller();
+        self.exchange.report(ServerEvent::Proposed(proposed));
+        State::Caller(message_version, choice)
     }
 
     fn handle_confirm(&mut self, version: Version, agreed: Agreed, confirm: &Confirm) -> State {
