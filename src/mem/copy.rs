@@ -13,7 +13,7 @@
 /// # Safety
 /// Both ranges lie in mapped memory, `src` readable, `dst` writable, for the length of the call, and do not overlap.
 /// No Rust reference to the shared one of the two ranges exists.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, plain_copy))))]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     use x86::{copy_blocks_avx2, copy_blocks_sse2, copy_small};
     if len < 64 {
@@ -29,7 +29,7 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, plain_copy))))]
 mod x86 {
     use core::arch::asm;
 
@@ -181,7 +181,7 @@ mod x86 {
 /// # Safety
 /// Both ranges lie in mapped memory, `src` readable, `dst` writable, for the length of the call, and do not overlap.
 /// No Rust reference to the shared one of the two ranges exists.
-#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[cfg(all(target_arch = "aarch64", not(any(miri, plain_copy))))]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     use core::arch::asm;
     let blocks = len & !63;
@@ -224,11 +224,25 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes from `src` to `dst` so that a sanitizer sees them: to ThreadSanitizer a copy that no cursor orders
+/// behind its writer is a data race, to AddressSanitizer one that leaves an allocation is an error.
+///
+/// # Safety
+/// As above, and both ends belong to this process: a test's.
+#[cfg(plain_copy)]
+pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { core::ptr::copy_nonoverlapping(src, dst, len) }
+}
+
 /// Copies `len` bytes from `src` to `dst`, byte by byte with relaxed atomic accesses: for interpreters and other machines.
 ///
 /// # Safety
 /// Both ranges lie in mapped memory, `src` readable, `dst` writable, for the length of the call, and do not overlap.
-#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(all(
+    not(plain_copy),
+    any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64")))
+))]
 pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
     for i in 0..len {

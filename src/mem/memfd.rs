@@ -1,4 +1,5 @@
-//! Anonymous shared memory: made and sealed here, or received from a peer and checked before it is mapped.
+//! Anonymous shared memory: made and sealed here, or received from a peer and checked before it is mapped; and private memory
+//! that only devices share.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,19 +11,20 @@ use rustix::fs::{
     memfd_create,
 };
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
 
 use super::fork;
 
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
+/// Without SEAL: [`keep_pages`] adds one more. WRITE cannot be added to a file that is mapped for writing.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Shared memory mapped into this process; unmapped when dropped, but only by the process that mapped it.
 ///
 /// Invariants: `start` is the address of a mapping of `len` bytes, readable and writable, that lives as long as this
-/// value; its file is sealed against shrinking, so no access inside it raises SIGBUS for want of a page behind the end.
+/// value; its file, if it has one, is sealed against shrinking, so no access inside it raises SIGBUS for want of a page behind
+/// the end.
 #[derive(Debug)]
 pub struct Memory {
     start: NonNull<u8>,
@@ -38,20 +40,54 @@ unsafe impl Sync for Memory {}
 /// Makes anonymous memory of `len` bytes, zeroed, sealed, its fd close-on-exec. No page is touched unless `preallocate`.
 ///
 /// # Errors
-/// EMFILE, ENFILE, ENOMEM, and with `preallocate` ENOSPC.
+/// EMFILE, ENFILE, ENOMEM, and with `preallocate` ENOSPC; EFBIG beyond RLIMIT_FSIZE.
 pub fn create(len: usize, preallocate: bool) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Linux 6.3 knows NOEXEC_SEAL; older kernels refuse the flag.
-    let fd = match memfd_create("smcfast", flags | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => memfd_create("smcfast", flags)?,
-        other => other?,
-    };
-    ftruncate(&fd, len as u64)?;
+    let fd = unsealed("smcfast", len)?;
     if preallocate {
-        fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len as u64)?;
+        take_pages(fd.as_fd(), len)?;
     }
     fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
+}
+
+/// The same, called `name` and without a seal.
+pub(super) fn unsealed(name: &str, len: usize) -> io::Result<OwnedFd> {
+    // The kernel would send SIGXFSZ as well, which ends a process that does not ignore it.
+    if getrlimit(Resource::Fsize)
+        .current
+        .is_some_and(|max| len as u64 > max)
+    {
+        return Err(Errno::FBIG.into());
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Linux 6.3 knows NOEXEC_SEAL; older kernels refuse the flag.
+    let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(name, flags)?,
+        other => other?,
+    };
+    ftruncate(&fd, len as u64)?;
+    Ok(fd)
+}
+
+fn take_pages(fd: BorrowedFd<'_>, len: usize) -> rustix::io::Result<()> {
+    fallocate(fd, rustix::fs::FallocateFlags::empty(), 0, len as u64)
+}
+
+/// Takes all pages of the memory behind `fd`, which both ends have mapped, for as long as it lives: nobody can punch holes
+/// from here on. Needed where a page that is gone may not come back, see [`overcommit_is_strict`].
+///
+/// # Errors
+/// ENOMEM, ENOSPC; EPERM when the peer has sealed the seals. Before Linux 5.1 only the pages are taken.
+pub fn keep_pages(fd: impl AsFd, len: usize) -> Result<(), Refused> {
+    let fd = fd.as_fd();
+    match fcntl_add_seals(fd, SealFlags::FUTURE_WRITE) {
+        // That kernel does not know it.
+        Err(Errno::INVAL) => {}
+        // Sealed by now, by a peer that was first.
+        Err(Errno::PERM) if fcntl_get_seals(fd)?.contains(SealFlags::FUTURE_WRITE) => {}
+        other => other?,
+    }
+    Ok(take_pages(fd, len)?)
 }
 
 /// Whether the kernel promises memory only if it has it (vm.overcommit_memory is 2). Then a page that is touched for the
@@ -71,7 +107,7 @@ pub enum Refused {
     #[error("shared memory: file system: not a memfd on tmpfs")]
     FileSystem,
     /// A seal is missing: the peer could shrink the file under our feet.
-    #[error("shared memory: seals: shrink, grow and seal are required")]
+    #[error("shared memory: seals: shrink and grow are required")]
     Seals,
     /// The size is not exactly what the peer announced.
     #[error("shared memory: size: {actual} bytes, expected {expected}")]
@@ -92,8 +128,8 @@ impl From<Errno> for Refused {
     }
 }
 
-/// Checks a received fd: tmpfs, sealed, of exactly `len` bytes.
-fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), Refused> {
+/// Checks a received fd: tmpfs, sealed against any change of its size.
+pub(super) fn check_kind(fd: BorrowedFd<'_>) -> Result<(), Refused> {
     // The magic number's type differs between machines; it is a 32-bit value in all of them.
     if fstatfs(fd)?.f_type as u64 != TMPFS_MAGIC {
         return Err(Refused::FileSystem);
@@ -102,6 +138,12 @@ fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), Refused> {
     if !seals.contains(SEALS) {
         return Err(Refused::Seals);
     }
+    Ok(())
+}
+
+/// Checks a received fd: as above, and of exactly `len` bytes.
+fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), Refused> {
+    check_kind(fd)?;
     let actual = fstat(fd)?.st_size as u64;
     if actual != len as u64 {
         return Err(Refused::Size {
@@ -132,19 +174,47 @@ impl Memory {
                 0,
             )?
         };
+        Ok(Self::keep(start.cast(), len, generation)?)
+    }
+
+    /// Maps `len` zeroed bytes, page-aligned, that only this process has: for what a device, not another process, writes.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        let generation = fork::generation()?;
+        // SAFETY: a new private mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        Ok(Self::keep(start.cast(), len, generation)?)
+    }
+
+    /// Owns the mapping of `len` bytes at `start`, just made in this process, and keeps it from its children.
+    fn keep(start: *mut u8, len: usize, generation: u64) -> rustix::io::Result<Self> {
         let memory = Self {
-            start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?,
+            start: NonNull::new(start).ok_or(Errno::NOMEM)?,
             len,
             generation,
         };
-        // SAFETY: exactly the mapping made above; the advice changes what a child inherits, not its contents.
-        unsafe { madvise(start, len, Advice::LinuxDontFork)? };
+        // SAFETY: exactly the mapping of the callers; the advice changes what a child inherits, not its contents.
+        unsafe { madvise(start.cast(), len, Advice::LinuxDontFork)? };
         Ok(memory)
     }
 
     /// Bytes mapped.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// The address of the first byte, for a device that is told of it.
+    pub fn address(&self) -> usize {
+        self.start.as_ptr().expose_provenance()
     }
 
     /// Whether nothing is mapped; never true.
@@ -190,6 +260,18 @@ mod tests {
     }
 
     #[test]
+    fn anonymous_memory_is_zeroed_and_its_own() {
+        use super::super::{Region, Target};
+        let memory = std::sync::Arc::new(Memory::anonymous(1 << 16).expect("memory"));
+        assert!(memory.is_ours());
+        let region = Region::new(memory, 0, 1 << 16);
+        region.write(65_532, (&b"tail"[..]).into());
+        let mut out = [1u8; 8];
+        region.read(65_528, Target::from(&mut out[..]));
+        assert_eq!(&out, b"\0\0\0\0tail");
+    }
+
+    #[test]
     fn preallocated_memory_has_its_pages() {
         let fd = create(1 << 16, true).expect("memfd");
         assert_eq!(fstat(&fd).expect("fstat").st_blocks * 512, 1 << 16);
@@ -207,15 +289,52 @@ mod tests {
 
     #[test]
     fn unsealed_memory_is_refused() {
-        let fd =
-            memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
-        ftruncate(&fd, 4096).expect("ftruncate");
-        assert!(matches!(Memory::map(&fd, 4096), Err(Refused::Seals)));
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).expect("seals");
-        assert!(
-            matches!(Memory::map(&fd, 4096), Err(Refused::Seals)),
-            "without SEAL the peer could add WRITE later"
-        );
+        for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
+            let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+                .expect("memfd");
+            ftruncate(&fd, 4096).expect("ftruncate");
+            fcntl_add_seals(&fd, seals).expect("seals");
+            assert!(matches!(Memory::map(&fd, 4096), Err(Refused::Seals)));
+        }
+    }
+
+    fn punch(fd: &OwnedFd) -> rustix::io::Result<()> {
+        use rustix::fs::FallocateFlags;
+        fallocate(
+            fd,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            0,
+            4096,
+        )
+    }
+
+    #[test]
+    fn pages_that_are_kept_cannot_be_taken_away() {
+        let fd = create(1 << 16, false).expect("memfd");
+        let memory = Memory::map(&fd, 1 << 16).expect("map");
+        let blocks = || fstat(&fd).expect("fstat").st_blocks * 512;
+        punch(&fd).expect("nothing stands against it yet");
+        keep_pages(&fd, 1 << 16).expect("kept");
+        assert_eq!(blocks(), 1 << 16);
+        if !fcntl_get_seals(&fd)
+            .expect("seals")
+            .contains(SealFlags::FUTURE_WRITE)
+        {
+            return eprintln!("not checked: this kernel does not know F_SEAL_FUTURE_WRITE");
+        }
+        punch(&fd).expect_err("sealed");
+        // SAFETY: exactly the mapping of `memory`; its first page is given back, which the seal forbids.
+        let removed = unsafe { madvise(memory.start().cast(), 4096, Advice::LinuxRemove) };
+        assert_eq!(removed, Err(Errno::PERM));
+        assert_eq!(blocks(), 1 << 16);
+        keep_pages(&fd, 1 << 16).expect("a second time changes nothing");
+    }
+
+    #[test]
+    fn pages_of_a_peer_that_has_sealed_the_seals_are_not_kept() {
+        let fd = create(1 << 16, false).expect("memfd");
+        fcntl_add_seals(&fd, SealFlags::SEAL).expect("seals");
+        assert!(matches!(keep_pages(&fd, 1 << 16), Err(Refused::Os(_))));
     }
 
     #[test]

@@ -22,8 +22,11 @@ pub mod header;
 pub mod memfd;
 pub mod region;
 mod source;
+pub mod status;
 pub mod sync;
 mod target;
+pub mod thread;
+pub mod ticks;
 
 pub use header::{Half, Header};
 pub use memfd::Memory;

@@ -1,15 +1,33 @@
-//! Doorbells: eventfds that are rung by writing zero.
+//! Doorbells: timer descriptors that are rung by setting their ticks.
 //!
-//! A bell's counter is 1 from the start. A write of 0 leaves it alone and still wakes whoever polls it; with an
-//! edge-triggered epoll ([`super::Waker`]) each such wake-up is reported, and nobody ever needs to read the counter.
-//! What this gains over adding and reading: a write of 0 cannot block and cannot fail for a full counter, whatever a
-//! hostile peer does to the counter or the flags of the file that both processes share.
+//! No timer ever runs. Setting the ticks wakes whoever polls the descriptor; with an edge-triggered epoll
+//! ([`super::Waker`]) each such wake-up is reported, and nobody ever needs to read the ticks. Both processes share one
+//! file, and a hostile peer may change its flags and its state at any moment: what rings must not be able to block even so.
+//! A write to an eventfd can: its counter is filled to the last by an asynchronous read that ends in it, and then even a
+//! write of 0 waits, unless a flag forbids it that the peer can clear (docs/decisions/0013).
 
 use std::fs::read_link;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::mem::ticks;
+
+/// The first moment of the clock, which is past.
+const PAST: Itimerspec = Itimerspec {
+    it_interval: Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    },
+    it_value: Timespec {
+        tv_sec: 0,
+        tv_nsec: 1,
+    },
+};
 
 /// The other end of a doorbell: rings the process that waits at it.
 #[derive(Debug)]
@@ -21,19 +39,20 @@ impl Bell {
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
     pub fn create() -> io::Result<OwnedFd> {
-        Ok(eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(timerfd_create(TimerfdClockId::Monotonic, flags)?)
     }
 
-    /// Takes a received fd after checking that it is an eventfd: writing to anything else could block or do harm.
+    /// Takes a received fd after checking that it is a timer: an ioctl on anything else could do harm.
     ///
     /// # Errors
-    /// Not an eventfd (`InvalidInput`), or /proc does not tell.
+    /// Not a timer (`InvalidInput`), or /proc does not tell.
     pub fn check(fd: OwnedFd) -> io::Result<Self> {
         let target = read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
-        if target.as_os_str() != "anon_inode:[eventfd]" {
+        if target.as_os_str() != "anon_inode:[timerfd]" {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "doorbell: kind: not an eventfd",
+                "doorbell: kind: not a timer",
             ));
         }
         Ok(Self(fd))
@@ -42,9 +61,16 @@ impl Bell {
     /// Wakes the peer if it sleeps. Never blocks.
     #[inline]
     pub fn ring(&self) {
-        // The only errors left are those of an fd that is no eventfd, which `check` excluded.
-        let result = rustix::io::write(&self.0, &0u64.to_ne_bytes());
-        debug_assert!(result.is_ok(), "ring: {result:?}");
+        if ticks::set(&self.0, 1).is_err() {
+            self.ring_slowly();
+        }
+    }
+
+    /// Sets the timer to a moment that is past: on kernels that cannot set ticks, and tens of times slower.
+    #[cold]
+    fn ring_slowly(&self) {
+        // What fails even so is a bell that its owner has made useless (without access, or cancelled): it harms itself.
+        let _ = timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &PAST);
     }
 }
 
@@ -57,8 +83,14 @@ impl AsFd for Bell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{OFlags, fcntl_setfl};
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{Mode, OFlags, fcntl_setfl, open};
     use rustix::pipe::pipe;
+
+    fn readable(fd: &OwnedFd) -> bool {
+        let mut ticks = [0; 8];
+        rustix::io::read(fd, &mut ticks) == Ok(8)
+    }
 
     #[test]
     fn other_kinds_of_fds_are_refused() {
@@ -67,20 +99,50 @@ mod tests {
             read,
             write,
             OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null")),
+            eventfd(1, EventfdFlags::NONBLOCK).expect("eventfd"),
         ] {
-            let error = Bell::check(fd).expect_err("not an eventfd");
-            assert_eq!(error.to_string(), "doorbell: kind: not an eventfd");
+            let error = Bell::check(fd).expect_err("not a timer");
+            assert_eq!(error.to_string(), "doorbell: kind: not a timer");
         }
     }
 
-    /// A full counter and a cleared O_NONBLOCK: an ordinary write of 1 would block here for ever.
     #[test]
-    fn ringing_a_full_and_blocking_bell_returns() {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC).expect("eventfd");
-        rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes())
-            .expect("the counter takes its maximum");
-        fcntl_setfl(&fd, OFlags::empty()).expect("blocking");
-        let bell = Bell::check(fd).expect("an eventfd");
+    fn both_ways_to_ring_are_heard() {
+        let fd = Bell::create().expect("a bell");
+        let bell = Bell::check(fd.try_clone().expect("dup")).expect("a timer");
+        assert!(!readable(&fd), "it has not been rung");
         bell.ring();
+        assert!(readable(&fd));
+        bell.ring_slowly();
+        assert!(readable(&fd));
+    }
+
+    /// Whatever a hostile owner makes of it: blocking, full, running, cancelled when the clock is set, without access.
+    #[test]
+    fn ringing_never_blocks() {
+        let full = Bell::create().expect("a bell");
+        let _ = ticks::set(&full, u64::MAX);
+        let running =
+            timerfd_create(TimerfdClockId::Realtime, TimerfdFlags::CLOEXEC).expect("timer");
+        let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+        let often = Itimerspec {
+            it_interval: PAST.it_value,
+            ..PAST
+        };
+        timerfd_settime(&running, flags, &often).expect("set");
+        let no_access = open(
+            format!("/proc/self/fd/{}", full.as_raw_fd()),
+            OFlags::PATH,
+            Mode::empty(),
+        )
+        .expect("O_PATH");
+        for fd in [full, running, no_access] {
+            let _ = fcntl_setfl(&fd, OFlags::empty());
+            let bell = Bell::check(fd).expect("a timer");
+            for _ in 0..3 {
+                bell.ring();
+                bell.ring_slowly();
+            }
+        }
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use crate::mem::header::{HEADER_LEN, Header, Side};
 use crate::mem::memfd::{self, Memory, Refused};
 use crate::mem::region::Region;
-use crate::mem::{Source, Target};
 
 /// One mapped DMB.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ impl Dmb {
             HEADER_LEN + ring_len,
             preallocate || memfd::overcommit_is_strict(),
         )?;
-        let dmb = Self::attach(&fd, ring_len).map_err(|refused| match refused {
+        let dmb = Self::map(&fd, ring_len).map_err(|refused| match refused {
             Refused::Os(error) => error,
             // Own memory was made a line above as the check wants it; only the system can say no to it.
             other => io::Error::other(other),
@@ -35,11 +34,38 @@ impl Dmb {
         Ok((dmb, fd))
     }
 
-    /// Maps a DMB that a peer made and announced with `ring_len` bytes.
+    /// Maps a DMB that a peer made and announced with `ring_len` bytes, and has mapped for itself.
     ///
     /// # Errors
-    /// [`Refused`] says what is wrong with the file.
+    /// [`Refused`] says what is wrong with the file, or what the system lacks.
     pub fn attach(fd: impl AsFd, ring_len: usize) -> Result<Self, Refused> {
+        let dmb = Self::map(&fd, ring_len)?;
+        dmb.keep(fd)?;
+        Ok(dmb)
+    }
+
+    /// Both ends have mapped the DMB behind `fd`: where the kernel does not overcommit, no page of it may go from here on.
+    ///
+    /// # Errors
+    /// ENOMEM, ENOSPC; EPERM: the peer has forbidden it.
+    pub fn keep(&self, fd: impl AsFd) -> Result<(), Refused> {
+        if memfd::overcommit_is_strict() {
+            memfd::keep_pages(fd, self.memory.len())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The same mapping once more: to a sanitizer, memory is what has one address.
+    #[cfg(test)]
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            memory: Arc::clone(&self.memory),
+            ring: self.ring.clone(),
+        }
+    }
+
+    fn map(fd: impl AsFd, ring_len: usize) -> Result<Self, Refused> {
         let memory = Arc::new(Memory::map(fd, HEADER_LEN + ring_len)?);
         let ring = Region::new(Arc::clone(&memory), HEADER_LEN, ring_len);
         Ok(Self { memory, ring })
@@ -50,35 +76,24 @@ impl Dmb {
         Header::new(Arc::clone(&self.memory), side)
     }
 
-    /// Bytes of the ring.
-    pub fn ring_len(&self) -> usize {
-        self.ring.len()
-    }
-
-    /// Copies `bytes` into the ring at `offset`; the caller has cut them at the ring's end.
-    #[inline]
-    pub fn write(&self, offset: usize, bytes: Source<'_>) {
-        self.ring.write(offset, bytes);
-    }
-
-    /// Copies from the ring at `offset`, and initialises all of `into`.
-    #[inline]
-    pub fn read(&self, offset: usize, into: Target<'_>) {
-        self.ring.read(offset, into);
+    /// The ring.
+    pub fn ring(&self) -> &Region {
+        &self.ring
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::Target;
 
     #[test]
     fn both_ends_map_the_same_ring() {
         let (mine, fd) = Dmb::create(16 << 10, false).expect("create");
         let theirs = Dmb::attach(&fd, 16 << 10).expect("attach");
-        theirs.write(16_380, (&b"tail"[..]).into());
+        theirs.ring().write(16_380, (&b"tail"[..]).into());
         let mut out = [0u8; 4];
-        mine.read(16_380, Target::from(&mut out[..]));
+        mine.ring().read(16_380, Target::from(&mut out[..]));
         assert_eq!(&out, b"tail");
         let other = Dmb::attach(&fd, 32 << 10).expect_err("another size than announced");
         assert_eq!(
@@ -91,6 +106,6 @@ mod tests {
     #[should_panic(expected = "in a region of 16384")]
     fn the_ring_ends_where_it_ends() {
         let (dmb, _fd) = Dmb::create(16 << 10, false).expect("create");
-        dmb.write(16_381, (&b"tail"[..]).into());
+        dmb.ring().write(16_381, (&b"tail"[..]).into());
     }
 }

@@ -1,4 +1,5 @@
-//! The one fd that an event loop polls for everything of an engine: doorbells and witnesses of peers' deaths.
+//! The one fd that an event loop polls for everything of an engine: doorbells, witnesses of peers' deaths, and the sockets
+//! of connections that are being made.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,6 +18,19 @@ pub enum Wake {
     Bell(u32),
     /// A process has ended.
     Death(u32),
+    /// A watched descriptor is ready.
+    Ready(u32),
+    /// A device has something to tell. The engine serves it and reports bells instead.
+    Device(u32),
+}
+
+/// What a descriptor is watched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Something to read, or the end.
+    Readable,
+    /// Room to write, or an error.
+    Writable,
 }
 
 /// An epoll set. Its own fd is readable while something is to be taken.
@@ -24,6 +38,8 @@ pub enum Wake {
 pub struct Waker(OwnedFd);
 
 const DEATH: u64 = 1 << 32;
+const READY: u64 = 1 << 33;
+const DEVICE: u64 = 1 << 34;
 
 impl Waker {
     /// An empty set.
@@ -39,7 +55,7 @@ impl Waker {
     /// # Errors
     /// ENOSPC (the user's limit of watches), ENOMEM.
     pub fn add_bell(&self, fd: impl AsFd, number: u32) -> io::Result<()> {
-        // Edge-triggered, see `bell`. A new bell's counter is 1, so the first wake-up is spurious and harmless.
+        // Edge-triggered, see `bell`.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(
             &self.0,
@@ -61,6 +77,40 @@ impl Waker {
             fd,
             epoll::EventData::new_u64(DEATH | u64::from(number)),
             flags,
+        )?)
+    }
+
+    /// Has a doorbell of [`Self::add_bell`] tell of a death from here on, once, when it is rung.
+    pub fn turn_to_death(&self, bell: impl AsFd, number: u32) {
+        let data = epoll::EventData::new_u64(DEATH | u64::from(number));
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        // ENOENT is the only error: then it was taken out, and nobody waits.
+        let _ = epoll::modify(&self.0, bell, data, flags);
+    }
+
+    /// Adds a descriptor of a device; it wakes for as long as it is readable.
+    ///
+    /// # Errors
+    /// ENOSPC, ENOMEM, EPERM for an fd that cannot be polled.
+    pub fn add_device(&self, fd: impl AsFd, number: u32) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(DEVICE | u64::from(number));
+        Ok(epoll::add(&self.0, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Adds any descriptor; it wakes once, and stays in the set until [`Self::remove`].
+    ///
+    /// # Errors
+    /// EEXIST when it is in the set already; ENOSPC, ENOMEM, EPERM for an fd that cannot be polled.
+    pub fn watch(&self, fd: impl AsFd, interest: Interest, number: u32) -> io::Result<()> {
+        let what = match interest {
+            Interest::Readable => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
+            Interest::Writable => epoll::EventFlags::OUT,
+        };
+        Ok(epoll::add(
+            &self.0,
+            fd,
+            epoll::EventData::new_u64(READY | u64::from(number)),
+            what | epoll::EventFlags::ONESHOT,
         )?)
     }
 
@@ -90,10 +140,11 @@ impl Waker {
 
 fn wake(data: u64) -> Wake {
     let number = data as u32;
-    if data & DEATH == 0 {
-        Wake::Bell(number)
-    } else {
-        Wake::Death(number)
+    match data & !u64::from(u32::MAX) {
+        DEATH => Wake::Death(number),
+        READY => Wake::Ready(number),
+        DEVICE => Wake::Device(number),
+        _ => Wake::Bell(number),
     }
 }
 
@@ -125,11 +176,10 @@ mod tests {
     #[test]
     fn each_ring_is_reported_once_and_needs_no_read() {
         let waker = Waker::new().expect("epoll");
-        let mine = Bell::create().expect("eventfd");
-        let theirs = Bell::check(mine.try_clone().expect("dup")).expect("an eventfd");
+        let mine = Bell::create().expect("a bell");
+        let theirs = Bell::check(mine.try_clone().expect("dup")).expect("a timer");
         waker.add_bell(&mine, 7).expect("add");
-        assert_eq!(waker.take().expect("the first, spurious"), [Wake::Bell(7)]);
-        assert!(!readable(&waker));
+        assert_eq!(waker.take().expect("not rung yet"), []);
         for _ in 0..3 {
             theirs.ring();
             assert!(
@@ -145,8 +195,8 @@ mod tests {
     #[test]
     fn rings_before_a_take_are_one_wake_up() {
         let waker = Waker::new().expect("epoll");
-        let mine = Bell::create().expect("eventfd");
-        let theirs = Bell::check(mine.try_clone().expect("dup")).expect("an eventfd");
+        let mine = Bell::create().expect("a bell");
+        let theirs = Bell::check(mine.try_clone().expect("dup")).expect("a timer");
         waker.add_bell(&mine, 1).expect("add");
         theirs.ring();
         theirs.ring();
@@ -154,6 +204,21 @@ mod tests {
         waker.remove(&mine);
         theirs.ring();
         assert_eq!(waker.take().expect("take"), []);
+    }
+
+    #[test]
+    fn a_watched_descriptor_wakes_once() {
+        let waker = Waker::new().expect("epoll");
+        let (read, write) = rustix::pipe::pipe().expect("pipe");
+        waker.watch(&read, Interest::Readable, 5).expect("add");
+        waker.watch(&write, Interest::Writable, 6).expect("add");
+        assert_eq!(waker.take().expect("take"), [Wake::Ready(6)]);
+        rustix::io::write(&write, b"x").expect("room");
+        assert_eq!(waker.take().expect("take"), [Wake::Ready(5)]);
+        assert_eq!(waker.take().expect("take"), [], "once");
+        waker.remove(&read);
+        waker.watch(&read, Interest::Readable, 7).expect("again");
+        assert_eq!(waker.take().expect("take"), [Wake::Ready(7)]);
     }
 
     #[test]
