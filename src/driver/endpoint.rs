@@ -3,35 +3,44 @@
 //! Methods are getters; `refresh` and `lost` for what comes in; commands; and arming. A command publishes what it changed
 //! before it returns. Nothing here waits.
 
+mod medium;
+mod showing;
 mod signals;
 
 use thiserror::Error;
 
 use super::backlog::Backlog;
-use super::group::{LinkGroup, Membership};
+use super::group::{GroupKey, Membership};
+use super::rdma::{Cause, Lane};
 use super::spin::Spin;
+use super::status::Place;
 use crate::fabric::shm::Dmb;
 use crate::mem::header::{Header, Side};
 use crate::mem::sync::Ordering;
-use crate::mem::{Source, Target};
+use crate::mem::{Region, Source, Target};
 use crate::proto::connection::Connection;
 use crate::proto::error::PeerMisbehaved;
 use crate::proto::position::{RingSize, Span};
 use crate::proto::stats::Stats;
 use crate::wire::cdc::{Half, ProducerFlags, StateFlags};
+use crate::wire::status::Path;
+use medium::Medium;
 
 /// Why a connection cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Fault {
-    /// The peer wrote into the shared memory what the protocol does not allow; the connection was aborted.
+    /// The peer has told what the protocol does not allow; the connection was aborted.
     #[error(transparent)]
     Misbehaved(#[from] PeerMisbehaved),
     /// The peer has sent bytes over TCP, which both sides have agreed to keep silent; the connection was aborted.
-    #[error("the peer misbehaved: TCP: bytes arrived beside the shared memory")]
+    #[error("the peer misbehaved: TCP: bytes arrived beside the SMC connection")]
     Bypassed,
     /// The peer has ended without closing: its process died, or its TCP connection did.
     #[error("the peer has ended without closing the connection")]
     Lost,
+    /// The link to the peer has ended, and the connection with it.
+    #[error("the RDMA link is lost: {0}")]
+    Link(Cause),
     /// The peer has aborted the connection, or closed it with data unread.
     #[error("connection reset by peer")]
     Reset,
@@ -44,6 +53,13 @@ pub enum Fault {
     /// There is no memory for bytes that have to wait. The connection is none the worse for it.
     #[error("no memory for bytes that have to wait")]
     NoMemory,
+}
+
+impl Fault {
+    /// Whether the peer broke the rules: then nothing else that is known of the connection is worth telling.
+    pub fn blames_peer(self) -> bool {
+        matches!(self, Self::Misbehaved(_) | Self::Bypassed)
+    }
 }
 
 /// What a reader finds.
@@ -106,18 +122,26 @@ pub struct Buffers {
 #[derive(Debug)]
 pub struct Endpoint {
     connection: Connection,
+    /// What both ends say, and what they wait for.
     header: Header,
-    own: Dmb,
-    peer: Dmb,
+    /// The ring that is read.
+    own: Region,
     own_size: RingSize,
+    /// The ring that is written.
+    out: Region,
+    /// Its size. It divides that of the peer's ring, which it is in shared memory.
+    out_size: RingSize,
     peer_size: RingSize,
-    group: Membership,
+    medium: Medium,
     backlog: Backlog,
+    /// Why bytes that waited were dropped, if any were.
+    cut_short: Option<Fault>,
     ending: Ending,
     fault: Option<Fault>,
     seen: Seen,
     spin: Spin,
     counters: Counters,
+    place: Option<Place>,
 }
 
 /// The words of the peer's half that were handled last.
@@ -156,7 +180,7 @@ impl Seen {
 
 /// Getters.
 impl Endpoint {
-    /// An established end. Both rings are empty.
+    /// An established end on shared memory. Both rings are empty.
     pub fn new(buffers: Buffers, group: Membership) -> Self {
         let Buffers {
             side,
@@ -169,26 +193,64 @@ impl Endpoint {
             Side::Server => own.header(side),
             Side::Client => peer.header(side),
         };
+        Self::on(
+            Medium::Shared(group),
+            header,
+            (own.ring().clone(), own_size),
+            (peer.ring().clone(), peer_size),
+            peer_size,
+        )
+    }
+
+    /// An established end on a lane of a link, in the role `side`. What has come in already counts.
+    pub fn on_lane(lane: Lane, side: Side) -> Self {
+        let header = lane.header().clone();
+        let own = (lane.rmb().clone(), lane.rmb_size());
+        let out = (lane.send_ring().clone(), lane.send_size());
+        let peer_size = lane.peer_size();
+        Self::on(Medium::Lane(lane, side), header, own, out, peer_size)
+    }
+
+    fn on(
+        medium: Medium,
+        header: Header,
+        (own, own_size): (Region, RingSize),
+        (out, out_size): (Region, RingSize),
+        peer_size: RingSize,
+    ) -> Self {
         Self {
             connection: Connection::new(own_size, peer_size),
             header,
             own,
-            peer,
             own_size,
+            out,
+            out_size,
             peer_size,
-            group,
+            medium,
             backlog: Backlog::default(),
+            cut_short: None,
             ending: Ending::Open,
             fault: None,
             seen: Seen::default(),
             spin: Spin::default(),
             counters: Counters::default(),
+            place: None,
         }
     }
 
-    /// The link group.
-    pub fn group(&self) -> &LinkGroup {
-        &self.group
+    /// What carries the bytes.
+    pub fn path(&self) -> Path {
+        self.medium.path()
+    }
+
+    /// The link group. In shared memory both ends know it by this key; that of a link has a number for this end alone.
+    pub fn group(&self) -> GroupKey {
+        self.medium.key()
+    }
+
+    /// The number under which wake-ups of the link group are reported in this process.
+    pub fn group_number(&self) -> u32 {
+        self.medium.number()
     }
 
     /// Sizes of the own ring and the peer's.
@@ -202,7 +264,7 @@ impl Endpoint {
         self.header.is_ours()
     }
 
-    /// Bytes written by the application that are not yet in the peer's ring.
+    /// Bytes written by the application that are not yet in the ring that is written.
     #[inline]
     pub fn backlog(&self) -> usize {
         self.backlog.len()
@@ -212,6 +274,11 @@ impl Endpoint {
     #[inline]
     pub fn readable(&self) -> u32 {
         self.connection.readable()
+    }
+
+    /// Whether bytes of this end waited when the peer ended, and were dropped.
+    pub fn is_cut_short(&self) -> bool {
+        self.cut_short.is_some()
     }
 
     /// Whether close or abort has been published: nothing is left to do for this end.
@@ -230,7 +297,7 @@ impl Endpoint {
             return self.fault;
         }
         if self.ending == Ending::Closed {
-            Some(Fault::ClosedHere)
+            Some(self.cut_short.unwrap_or(Fault::ClosedHere))
         } else if self.connection.peer_aborted() {
             Some(Fault::Reset)
         } else if self.connection.peer_closed() {
@@ -257,25 +324,52 @@ impl Endpoint {
         if self.fault.is_some() {
             return;
         }
+        self.medium.poll();
         if let Err(misbehaved) = self.seen.refresh(&self.header, &mut self.connection) {
             self.misbehaved(misbehaved);
-        } else if self.group.is_dead() {
-            self.lost();
+        } else if self.medium.is_dead() {
+            self.gone(self.medium.loss());
+        } else if self.medium.is_lane() && self.connection.update_due() {
+            // In shared memory a reader announces all that it has read before it sleeps; here that would be a message.
+            self.announce();
         }
     }
 
-    /// A witness has told that the peer is gone: what it published until then still counts.
+    /// A witness has told that the peer is gone: what it published until then still counts. A lane knows by itself.
     pub fn lost(&mut self) {
-        if self.fault.is_some() {
+        if self.medium.is_lane() {
+            self.refresh();
+        } else if self.fault.is_none() {
+            self.gone(self.medium.loss());
+        }
+    }
+
+    /// The TCP connection beside this one has ended, in good order or by a reset. In shared memory that is the last word: what
+    /// the peer has published came before. A link may have its end under way still; see [`Lane::tcp_ended`].
+    pub fn tcp_ended(&mut self, is_reset: bool) {
+        self.refresh();
+        if self.fault.is_some() || self.connection.peer_ended() {
             return;
         }
+        match &self.medium {
+            Medium::Shared(_) => self.lost(),
+            Medium::Lane(lane, _) => {
+                lane.tcp_ended(is_reset);
+                self.refresh();
+            }
+        }
+    }
+
+    #[cold]
+    fn gone(&mut self, loss: Fault) {
         if let Err(misbehaved) = self.seen.refresh(&self.header, &mut self.connection) {
             return self.misbehaved(misbehaved);
         }
-        if !self.connection.peer_closed() && !self.connection.peer_aborted() {
+        if !self.connection.peer_ended() {
             self.connection.handle_link_lost();
-            self.fault = Some(Fault::Lost);
+            self.fault = Some(loss);
             self.backlog.clear();
+            self.show_all();
         }
     }
 
@@ -308,12 +402,16 @@ impl Endpoint {
 
     #[cold]
     fn incoming_rare(&self, readable: u32) -> Incoming {
-        let bad = matches!(self.fault, Some(Fault::Misbehaved(_) | Fault::Bypassed));
+        let bad = self.fault.is_some_and(Fault::blames_peer);
         // Whatever the peer wrote before it aborted or died is good; what it wrote against the rules is not.
         if readable > 0 && !bad && self.ending != Ending::Closed {
             return Incoming::Bytes(readable);
         }
-        match self.stream_end() {
+        let end = self.stream_end();
+        if end.is_some() {
+            self.show_all();
+        }
+        match end {
             None => Incoming::Empty,
             Some(Ok(())) => Incoming::End,
             Some(Err(fault)) => Incoming::Fault(fault),
@@ -323,7 +421,7 @@ impl Endpoint {
     /// How the peer's stream ends behind the bytes that are readable; None while more may come.
     pub fn stream_end(&self) -> Option<Result<(), Fault>> {
         match self.fault {
-            Some(fault @ (Fault::Misbehaved(_) | Fault::Bypassed)) => Some(Err(fault)),
+            Some(fault) if fault.blames_peer() => Some(Err(fault)),
             _ if self.ending == Ending::Closed => Some(Ok(())),
             _ if self.connection.peer_aborted() => Some(Err(Fault::Reset)),
             _ if self.connection.peer_done() => Some(Ok(())),
@@ -356,6 +454,7 @@ impl Endpoint {
     #[inline]
     pub fn consume(&mut self, n: u32) {
         self.connection.consumed(n);
+        self.show_read();
         if self.connection.update_due() {
             self.announce();
         }
@@ -389,12 +488,15 @@ impl Endpoint {
     fn keep(&mut self, later: Source<'_>) -> Result<(), Fault> {
         self.refresh();
         if let Some(fault) = self.write_fault() {
+            self.show_all();
             return Err(fault);
         }
         if self.is_ending() {
             return Err(Fault::ClosedHere);
         }
-        self.backlog.push(later).map_err(|_| Fault::NoMemory)
+        self.backlog.push(later).map_err(|_| Fault::NoMemory)?;
+        self.show_backlog();
+        Ok(())
     }
 
     /// Moves as much of the backlog as fits into the peer's ring, and carries out an end that waited for it.
@@ -405,13 +507,8 @@ impl Endpoint {
             if n == 0 {
                 break;
             }
-            let [first, second] = self.connection.write_spans(n as u32);
-            copy_in(
-                &self.peer,
-                first,
-                second,
-                Source::from(&self.backlog.front()[..n]),
-            );
+            let spans = self.out_size.spans(self.connection.position(), n as u32);
+            copy_in(&self.out, spans, Source::from(&self.backlog.front()[..n]));
             self.backlog.drop_front(n);
             self.publish_producer(n as u32);
         }
@@ -424,6 +521,8 @@ impl Endpoint {
         {
             self.connection.set_write_blocked(false);
         }
+        self.tell_blocked();
+        self.show_backlog();
         self.end();
     }
 
@@ -454,10 +553,13 @@ impl Endpoint {
     }
 
     fn end(&mut self) {
-        if !self.backlog.is_empty() && self.write_fault().is_none() {
-            return;
+        if !self.backlog.is_empty() {
+            let Some(fault) = self.write_fault() else {
+                return;
+            };
+            self.cut_short = Some(fault);
+            self.backlog.clear();
         }
-        self.backlog.clear();
         match self.ending {
             Ending::Eof if !self.connection.flags().1.contains(StateFlags::SENDING_DONE) => {
                 self.connection.shutdown_write();
@@ -476,30 +578,37 @@ impl Endpoint {
     /// Copies bytes that fit, and publishes them.
     #[inline]
     fn put(&mut self, bytes: Source<'_>) {
-        let [first, second] = self.connection.write_spans(bytes.len() as u32);
-        copy_in(&self.peer, first, second, bytes);
-        self.publish_producer(bytes.len() as u32);
+        let n = bytes.len() as u32;
+        let spans = self.out_size.spans(self.connection.position(), n);
+        copy_in(&self.out, spans, bytes);
+        self.publish_producer(n);
     }
 
-    /// Bytes that fit into the peer's ring; looks at the peer's words only if fewer than `enough` are known to fit.
+    /// Bytes that can be written now; looks at the peer's words only if fewer than `enough` are known to be.
     #[inline]
     fn room(&mut self, enough: usize) -> usize {
-        if (self.connection.writable() as usize) < enough {
+        if (self.free() as usize) < enough {
             self.refresh();
         }
         if self.fault.is_some() {
             0
         } else {
-            self.connection.writable() as usize
+            self.free() as usize
         }
+    }
+
+    /// Bytes that are known to fit, into the peer's ring and into the one that is written.
+    #[inline]
+    fn free(&self) -> u32 {
+        self.medium.free(&self.connection)
     }
 }
 
 #[inline]
-fn copy_in(peer: &Dmb, first: Span, second: Span, bytes: Source<'_>) {
+fn copy_in(out: &Region, [first, second]: [Span; 2], bytes: Source<'_>) {
     let (head, tail) = bytes.split_at(first.len as usize);
-    peer.write(first.offset as usize, head);
-    peer.write(second.offset as usize, tail);
+    out.write(first.offset as usize, head);
+    out.write(second.offset as usize, tail);
 }
 
 impl Drop for Endpoint {
@@ -507,9 +616,12 @@ impl Drop for Endpoint {
         // An end that nobody closed: tell the peer, unless this is a child that only inherited it.
         if self.is_ours() {
             self.abort();
+            self.leave();
         }
     }
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod two_threads;

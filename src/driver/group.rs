@@ -89,6 +89,19 @@ impl LinkGroup {
         joined.then(|| Membership(Arc::clone(self)))
     }
 
+    /// Another descriptor of the own bell, for a group that may have to take the place of this one.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub(super) fn own_bell(&self) -> std::io::Result<OwnedFd> {
+        self.own_bell.try_clone()
+    }
+
+    /// Whether it has a connection.
+    pub(super) fn is_busy(&self) -> bool {
+        self.members.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether the peer's process has ended.
     #[inline]
     pub fn is_dead(&self) -> bool {

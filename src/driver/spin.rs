@@ -7,7 +7,7 @@ use crate::mem::sync::Ordering;
 /// After k failed spins in a row the next 2^k - 1 waits sleep at once; k stops here.
 const BACK_OFF_MAX: u32 = 6;
 
-/// The spinning habits of one connection.
+/// The spinning habits of one connection; and of one engine, for its handshakes.
 #[derive(Debug, Default)]
 pub(super) struct Spin {
     failed: u32,
@@ -15,6 +15,17 @@ pub(super) struct Spin {
 }
 
 impl Spin {
+    /// Whether to spin for a peer of which it is not known where it runs; if it is here, failures soon end it.
+    pub(super) fn worth_trying(&mut self) -> bool {
+        quota::allows_two_cpus() && self.is_due()
+    }
+
+    fn is_due(&mut self) -> bool {
+        let is_due = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        is_due
+    }
+
     /// Whether this wait should spin. Publishes where this end runs and looks at where the peer does.
     pub(super) fn worthwhile(&mut self, header: &Header) -> bool {
         let mine = quota::cpu_word();
@@ -27,11 +38,7 @@ impl Spin {
         {
             return false;
         }
-        if self.skip > 0 {
-            self.skip -= 1;
-            return false;
-        }
-        true
+        self.is_due()
     }
 
     /// What was waited for came while spinning.

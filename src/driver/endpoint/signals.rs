@@ -1,11 +1,20 @@
-//! What an endpoint publishes in the shared memory, and what it arms there.
+//! What an endpoint publishes, and what it arms.
 
 use super::Endpoint;
+use super::medium::{self, Medium};
 use crate::fabric::shm::signal;
 use crate::mem::header::Header;
 use crate::mem::sync::{AtomicU64, Ordering};
 use crate::proto::connection::Connection;
-use crate::wire::cdc::Half;
+use crate::proto::error::PeerMisbehaved;
+use crate::wire::cdc::{Half, ProducerFlags};
+
+/// Who sleeps.
+#[derive(Debug, Clone, Copy)]
+enum Sleeper {
+    Reader,
+    Writer,
+}
 
 /// Publishing and waiting.
 impl Endpoint {
@@ -17,10 +26,18 @@ impl Endpoint {
             connection,
             seen,
             counters,
-            group,
+            medium,
+            backlog,
             ..
         } = self;
         connection.produced(n);
+        let group = match medium {
+            Medium::Shared(group) => group,
+            Medium::Lane(lane, _) => {
+                medium::push(lane, connection, backlog.len());
+                return self.show_written();
+            }
+        };
         // What was read since the last announcement rides along in the same cache line.
         if connection.released() > 0 {
             store_consumer(header, connection);
@@ -31,14 +48,27 @@ impl Endpoint {
             Ordering::Release,
         );
         let sleeper = &header.theirs().reader_armed;
+        let mut looked = Ok(());
         let there = || {
-            // A peer that misbehaves is found out by the next refresh that may report it.
-            let _ = seen.refresh(header, connection);
+            looked = seen.refresh(header, connection);
             u64::from(connection.in_flight())
         };
         if signal::must_ring(sleeper, there) {
             counters.wakeups_sent += 1;
             group.ring();
+            self.show_wakeups();
+        }
+        self.show_written();
+        self.judge(looked);
+    }
+
+    /// What a look in between has shown. It is not left to the next one: by then a peer may have put back what it broke.
+    #[inline]
+    fn judge(&mut self, looked: Result<(), PeerMisbehaved>) {
+        if let Err(misbehaved) = looked
+            && self.fault.is_none()
+        {
+            self.misbehaved(misbehaved);
         }
     }
 
@@ -49,15 +79,38 @@ impl Endpoint {
             header,
             connection,
             counters,
-            group,
+            medium,
+            backlog,
             own_size,
             ..
         } = self;
+        let group = match medium {
+            Medium::Shared(group) => group,
+            Medium::Lane(lane, _) => return medium::push(lane, connection, backlog.len()),
+        };
         store_consumer(header, connection);
         let room = || u64::from(own_size.bytes() - connection.readable());
         if signal::must_ring(&header.theirs().writer_armed, room) {
             counters.wakeups_sent += 1;
             group.ring();
+            self.show_wakeups();
+        }
+    }
+
+    /// Lets a peer behind a link know that its ring is too small for what waits, unless it knows. One that shares the memory
+    /// is told when the writer goes to sleep: until then it may look for itself.
+    pub(super) fn tell_blocked(&mut self) {
+        let Self {
+            connection,
+            medium,
+            backlog,
+            ..
+        } = self;
+        if let Medium::Lane(lane, _) = medium
+            && medium::is_blocked(connection, backlog.len())
+            && !connection.flags().0.contains(ProducerFlags::WRITE_BLOCKED)
+        {
+            medium::push(lane, connection, backlog.len());
         }
     }
 
@@ -68,9 +121,17 @@ impl Endpoint {
             header,
             connection,
             counters,
-            group,
+            medium,
+            backlog,
             ..
         } = self;
+        let group = match medium {
+            Medium::Shared(group) => group,
+            Medium::Lane(lane, _) => {
+                medium::push(lane, connection, backlog.len());
+                return self.show_all();
+            }
+        };
         store_consumer(header, connection);
         let theirs = header.theirs();
         // Both words are claimed: no short cut between the two. The fence of `must_ring` comes first.
@@ -80,37 +141,99 @@ impl Endpoint {
             counters.wakeups_sent += 1;
             group.ring();
         }
+        self.show_all();
     }
 
-    /// Asks to be woken once `need` bytes (not 0, at most half the own ring) are readable or nothing more will come.
-    /// False: that is so already.
+    /// Asks to be woken once `need` bytes (not 0, at most half the own ring) are readable, the peer waits until any of them
+    /// are read, or nothing more will come. False: that is so already.
     pub fn arm_read(&mut self, need: u32) -> bool {
         debug_assert!(need > 0 && need <= self.read_need_max());
         self.incoming(need);
-        if self.connection.readable() >= need || self.stream_end().is_some() {
+        if self.connection.readable() >= need
+            || self.connection.peer_awaits_reader()
+            || self.stream_end().is_some()
+        {
             return false;
         }
-        // The peer computes from this end's announced cursor what a threshold has, and its own room.
-        if self.connection.released() > 0 {
-            self.announce();
+        self.prepare_to_read();
+        let sleeps = self.arm(Sleeper::Reader, need.into(), |connection, _| {
+            let must_look = connection.update_due() || connection.peer_awaits_reader();
+            if connection.peer_done() || must_look {
+                u64::MAX
+            } else {
+                connection.readable().into()
+            }
+        });
+        if sleeps {
+            self.counters.stalls_read += 1;
+            self.show_all();
         }
+        sleeps
+    }
+
+    /// Asks to be woken once the peer has ended or is lost, whatever comes before. False: that is so already.
+    pub fn arm_end(&mut self) -> bool {
+        self.refresh();
+        if self.write_fault().is_some() {
+            self.disarm_read();
+            return false;
+        }
+        self.prepare_to_read();
+        self.arm(Sleeper::Reader, u64::MAX, |connection, _| {
+            if connection.peer_ended() { u64::MAX } else { 0 }
+        })
+    }
+
+    /// Arms `sleeper` for `need` of what `there` finds, unless it finds so much now. What breaks the connection is enough for
+    /// anybody: a link can die at any time, and wakes only who sleeps by then.
+    fn arm(
+        &mut self,
+        sleeper: Sleeper,
+        need: u64,
+        there: impl FnOnce(&Connection, &Medium) -> u64,
+    ) -> bool {
         let Self {
             header,
             connection,
             seen,
+            medium,
             ..
         } = self;
-        let there = || match seen.refresh(header, connection) {
-            Ok(()) if !connection.peer_done() => u64::from(connection.readable()),
-            _ => u64::MAX,
+        let mine = header.mine();
+        let word = match sleeper {
+            Sleeper::Reader => &mine.reader_armed,
+            Sleeper::Writer => &mine.writer_armed,
         };
-        let sleeps = signal::arm(&header.mine().reader_armed, need.into(), there);
-        if sleeps {
-            self.counters.stalls_read += 1;
-        } else {
+        let mut looked = Ok(());
+        let found = || {
+            looked = seen.refresh(header, connection);
+            if looked.is_err() || medium.is_dead() {
+                u64::MAX
+            } else {
+                there(connection, medium)
+            }
+        };
+        let sleeps = signal::arm(word, need, found);
+        self.judge(looked);
+        if !sleeps {
             self.refresh();
         }
         sleeps
+    }
+
+    /// Has whoever claims the reader's word know how far this end has read: a threshold is computed from that.
+    fn prepare_to_read(&mut self) {
+        match &self.medium {
+            // The peer claims it, and computes its own room from that as well.
+            Medium::Shared(_) if self.connection.released() > 0 => self.announce(),
+            Medium::Shared(_) => {}
+            Medium::Lane(lane, _) => {
+                let cursor = Half::new(self.connection.consumer_cursor());
+                let word = &self.header.mine().consumer;
+                word.store(cursor.to_word(), Ordering::Release);
+                lane.arm();
+            }
+        }
     }
 
     /// The largest threshold that [`Self::arm_read`] takes: half of the own ring, so that the writer never waits for a
@@ -119,31 +242,37 @@ impl Endpoint {
         self.own_size.bytes() / 2
     }
 
-    /// Asks to be woken once the backlog, or as much of it as half the peer's ring, fits. False: some fits now, there is
+    /// Whether one who wants `n` bytes has to take what is there, since the ring may never hold all of them at once.
+    pub fn must_read_on(&self, n: u32) -> bool {
+        n > self.read_need_max() || self.connection.peer_awaits_reader()
+    }
+
+    /// Asks to be woken once the backlog, or as much of it as half the ring that is written, fits. False: some fits now, there is
     /// no backlog, or nothing more can be written.
     pub fn arm_write(&mut self) -> bool {
         self.flush();
         if self.backlog.is_empty() || self.write_fault().is_some() {
             return false;
         }
-        let need = (self.backlog.len() as u64).min(u64::from(self.peer_size.bytes() / 2));
-        self.connection.set_write_blocked(true);
-        let Self {
-            header,
-            connection,
-            seen,
-            ..
-        } = self;
-        store_consumer(header, connection);
-        let room = || match seen.refresh(header, connection) {
-            Ok(()) if connection.can_send() => u64::from(connection.writable()),
-            _ => u64::MAX,
-        };
-        let sleeps = signal::arm(&header.mine().writer_armed, need, room);
+        let need = (self.backlog.len() as u64).min(u64::from(self.out_size.bytes() / 2));
+        match &self.medium {
+            Medium::Shared(_) => {
+                self.connection.set_write_blocked(true);
+                store_consumer(&self.header, &mut self.connection);
+            }
+            Medium::Lane(lane, _) => lane.arm(),
+        }
+        let sleeps = self.arm(Sleeper::Writer, need, |connection, medium| {
+            if connection.can_send() {
+                medium.free(connection).into()
+            } else {
+                u64::MAX
+            }
+        });
         if sleeps {
             self.counters.stalls_write += 1;
+            self.show_all();
         } else {
-            self.refresh();
             self.flush();
         }
         sleeps
@@ -167,17 +296,22 @@ impl Endpoint {
     /// A wait of this end was ended by the doorbell.
     pub fn woken(&mut self) {
         self.counters.wakeups_received += 1;
+        self.show_all();
     }
 
     /// Whether a wait that begins now should spin a little first.
     pub fn spin_is_worthwhile(&mut self) -> bool {
-        self.spin.worthwhile(&self.header)
+        match &self.medium {
+            Medium::Shared(_) => self.spin.worthwhile(&self.header),
+            Medium::Lane(..) => self.spin.worth_trying(),
+        }
     }
 
     /// Reports how the spinning ended.
     pub fn spun(&mut self, came: bool) {
         if came {
             self.counters.spins += 1;
+            self.show_spins();
             self.spin.succeeded();
         } else {
             self.spin.failed();

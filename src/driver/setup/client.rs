@@ -1,25 +1,24 @@
 //! The client's part of a set-up.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::link::{ClientLink, Wish};
 use super::{
-    Bell, Dmb, Ended, Endpoint, Established, Incompatible, Options, OwnMemory, Refusal, decode,
-    exactly, host_name,
+    Bell, Dmb, Ended, Endpoint, Established, Far, Incompatible, Offer, Options, OwnMemory, Refusal,
+    decode, exactly,
 };
 use crate::driver::endpoint::Buffers;
 use crate::driver::engine::{Engine, Parts};
 use crate::driver::group::Membership;
 use crate::mem::header::{LAYOUT_HASH, Side};
 use crate::proto::error::ApiMisuse;
-use crate::proto::handshake::{
-    Accepted, ClientEvent, ClientHandshake, Local, Outcome, OwnEnd, PeerEnd,
-};
+use crate::proto::handshake::{Accepted, ClientEvent, ClientHandshake, Outcome, OwnEnd, PeerEnd};
 use crate::proto::position::RingSize;
-use crate::wire::EngineId;
 use crate::wire::clc::{Diagnosis, SmcD};
 use crate::wire::rendezvous::Frame;
+use crate::wire::{EngineId, SizeCode};
 
 /// One connection being made, at the end that connects.
 #[derive(Debug)]
@@ -31,22 +30,30 @@ pub struct ClientSetup {
     peer: Option<EngineId>,
     known: Option<Membership>,
     accepted: Option<Accepted>,
+    link: Option<ClientLink>,
     refusal: Option<Refusal>,
     ended: Option<Ended>,
     made: Option<(Endpoint, Established)>,
 }
 
 impl ClientSetup {
-    /// Allocates the own memory and doorbell, and has the Proposal ready; the time for the Accept begins to run.
+    /// Allocates the own memory if that is offered, and has the Proposal ready; the time for the Accept begins to run.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM, ENOSPC.
-    pub fn new(engine: Arc<Engine>, options: Options, now: Duration) -> std::io::Result<Self> {
-        let local = Local::same_host(engine.id(), host_name());
-        Ok(Self {
-            own: Some(OwnMemory::new(options)?),
-            bell: Some(Bell::create()?),
+    pub fn new(
+        engine: Arc<Engine>,
+        options: Options,
+        offer: Offer,
+        now: Duration,
+    ) -> std::io::Result<Self> {
+        let local = offer.local(&engine, Side::Client);
+        let own = offer.memory.then(|| OwnMemory::new(options));
+        let mut setup = Self {
+            own: own.transpose()?,
+            bell: None,
             handshake: ClientHandshake::new(local, now),
+            link: offer.rdma.map(|rdma| ClientLink::new(rdma, options)),
             engine,
             peer: None,
             known: None,
@@ -54,7 +61,10 @@ impl ClientSetup {
             refusal: None,
             ended: None,
             made: None,
-        })
+        };
+        // Who has nothing to offer has declined already.
+        setup.advance();
+        Ok(setup)
     }
 
     /// Takes in the server's Hello.
@@ -67,30 +77,43 @@ impl ClientSetup {
             Frame::Stop { reason } => return Err(Incompatible::Stopped { reason }),
             _ => return Err(Incompatible::NotDue),
         };
-        self.known = self.engine.join_any(peer, Side::Client);
+        if self.own.is_some() {
+            self.known = self.engine.join_any(peer, Side::Client);
+        }
         self.peer = Some(peer);
         Ok(())
     }
 
-    /// The Go, and the descriptors that travel with it.
+    /// The Go, and the descriptors that travel with it: memory, and the doorbell of the known link group or a new one. None
+    /// travel when memory is not offered.
     ///
     /// # Errors
-    /// There was no Hello, or the set-up is over.
-    pub fn go(&self) -> Result<(Vec<u8>, [BorrowedFd<'_>; 2]), ApiMisuse> {
-        let (Some(own), Some(bell), Some(_)) = (&self.own, &self.bell, &self.peer) else {
-            return Err(ApiMisuse {
+    /// EMFILE, ENFILE, ENOMEM; and there was no Hello, or the set-up is over.
+    pub fn go(&mut self) -> std::io::Result<(Vec<u8>, Vec<BorrowedFd<'_>>)> {
+        if self.peer.is_none() || self.ended.is_some() {
+            return Err(std::io::Error::other(ApiMisuse {
                 call: "go",
                 reason: "there was no Hello, or the set-up is over",
+            }));
+        }
+        if self.own.is_some() && self.bell.is_none() {
+            self.bell = Some(match &self.known {
+                Some(group) => group.own_bell()?,
+                None => Bell::create()?,
             });
-        };
-        let known_link = self.known.as_ref().map_or(0, |group| group.key().link_id);
+        }
+        let own = self.own.as_ref();
         let frame = Frame::Go {
             engine: self.engine.id(),
-            token: own.token,
-            known_link,
-            size: own.size,
+            token: own.map_or(0, |own| own.token),
+            known_link: self.known.as_ref().map_or(0, |group| group.key().link_id),
+            size: own.map_or(SizeCode::MIN, |own| own.size),
         };
-        Ok((frame.encode(LAYOUT_HASH), [own.fd.as_fd(), bell.as_fd()]))
+        let fds = own.map(|own| own.fd.as_fd());
+        let fds = fds
+            .into_iter()
+            .chain(self.bell.as_ref().map(OwnedFd::as_fd));
+        Ok((frame.encode(LAYOUT_HASH), fds.collect()))
     }
 
     /// Whether the server's Memory has to be received now.
@@ -99,7 +122,13 @@ impl ClientSetup {
     }
 
     /// Takes in the server's Memory and answers the Accept: with a Confirm, or with a Decline that tells what is wrong.
-    pub fn handle_memory(&mut self, frame: &[u8], fds: Vec<OwnedFd>, witness: Option<OwnedFd>) {
+    /// `witness` gets a pidfd of the server's process, at first contact.
+    pub fn handle_memory(
+        &mut self,
+        frame: &[u8],
+        fds: Vec<OwnedFd>,
+        witness: impl FnOnce() -> Option<OwnedFd>,
+    ) {
         let result = self.attach(frame, fds, witness);
         if let Err(refusal) = result {
             self.refuse(refusal);
@@ -124,7 +153,7 @@ impl ClientSetup {
         &mut self,
         frame: &[u8],
         fds: Vec<OwnedFd>,
-        witness: Option<OwnedFd>,
+        witness: impl FnOnce() -> Option<OwnedFd>,
     ) -> Result<(), Refusal> {
         let misfit = |text: &str| {
             Refusal::new(
@@ -170,6 +199,8 @@ impl ClientSetup {
         let Some(own) = self.own.take() else {
             return Err(misfit("kind: not due"));
         };
+        // A server that sends its own has mapped this one.
+        own.dmb.keep(&own.fd)?;
         let end = SmcD {
             token: own.token,
             dmbe_index: 0,
@@ -185,7 +216,7 @@ impl ClientSetup {
         };
         let established = Established {
             agreed: accepted.agreed,
-            peer,
+            far: Far::Memory { peer },
         };
         self.made = Some((Endpoint::new(buffers, group), established));
         self.handshake
@@ -200,7 +231,7 @@ impl ClientSetup {
         link_id: u32,
         first: bool,
         fds: Vec<OwnedFd>,
-        witness: Option<OwnedFd>,
+        witness: impl FnOnce() -> Option<OwnedFd>,
     ) -> Result<(OwnedFd, Membership), Refusal> {
         if !first {
             let [memory] = exactly(fds)?;
@@ -225,7 +256,7 @@ impl ClientSetup {
         let parts = Parts {
             own_bell,
             peer_bell,
-            witness,
+            witness: witness(),
         };
         Ok((
             memory,
@@ -234,12 +265,56 @@ impl ClientSetup {
         ))
     }
 
+    /// SMC-R: goes on with the link as far as it can; whether anything has happened. All must be done by `due`.
+    pub fn progress(&mut self, now: Duration, due: Duration) -> bool {
+        let Some(link) = self.link.as_mut() else {
+            return false;
+        };
+        let refused = match link.step(now, due) {
+            Ok(None) => return false,
+            Ok(Some(Wish::Answer(answer))) => self.handshake.confirm(OwnEnd::R {
+                end: answer.end,
+                direct: answer.direct,
+            }),
+            Ok(Some(Wish::Linked(made))) => {
+                self.made = Some(*made);
+                self.handshake.linked()
+            }
+            Err(refusal) => {
+                self.refuse(refusal);
+                Ok(())
+            }
+        };
+        if let Err(misuse) = refused {
+            self.refuse(Refusal::new(Diagnosis::INTERNAL_ERROR, misuse));
+        }
+        self.advance();
+        true
+    }
+
+    /// SMC-R: whether the link of a first contact has come up.
+    pub fn is_linked(&self) -> bool {
+        self.link.as_ref().is_some_and(ClientLink::is_up)
+    }
+
+    /// What a link has to be waited for: a descriptor with something to read, and the moment in any case.
+    pub fn link_waits(&self) -> Option<(RawFd, Option<Duration>)> {
+        self.link.as_ref()?.waits()
+    }
+
     fn advance(&mut self) {
         while let Some(event) = self.handshake.poll_event() {
             match event {
-                ClientEvent::Accepted(accepted) => self.accepted = Some(accepted),
+                ClientEvent::Accepted(accepted) => self.accept(accepted),
                 ClientEvent::Done(outcome) => self.end(outcome),
             }
+        }
+    }
+
+    fn accept(&mut self, accepted: Accepted) {
+        match (accepted.peer, self.link.as_mut()) {
+            (PeerEnd::R(peer), Some(link)) => link.handle_accepted(accepted, peer),
+            _ => self.accepted = Some(accepted),
         }
     }
 
@@ -251,11 +326,12 @@ impl ClientSetup {
         self.release();
     }
 
-    /// Lets go of what nobody will use any more.
-    fn release(&mut self) {
+    /// Lets go of what nobody will use any more; an endpoint that was made stays.
+    pub fn release(&mut self) {
         self.own = None;
         self.bell = None;
         self.known = None;
+        self.link = None;
     }
 
     /// The time for the whole set-up is over: it fails, unless all is said already. What is not transmitted yet is taken
@@ -289,17 +365,6 @@ impl ClientSetup {
             self.handshake.handle_bytes(bytes);
         }
         self.advance();
-    }
-
-    /// It is `now`.
-    pub fn handle_timeout(&mut self, now: Duration) {
-        self.handshake.handle_timeout(now);
-        self.advance();
-    }
-
-    /// When to call [`Self::handle_timeout`].
-    pub fn poll_timeout(&self) -> Option<Duration> {
-        self.handshake.poll_timeout()
     }
 
     /// Bytes for the TCP stream.

@@ -14,9 +14,14 @@
 //! it. Only a Stop, or the end of the rendezvous connection, says that no Proposal follows a Hello: whatever else a server
 //! gets in place of a Go, it reads the Proposal and declines it.
 //!
+//! That is SMC-D. SMC-R needs no rendezvous connection; between the two ends' Accept and Confirm, and behind them, the link
+//! comes up by itself over RDMA, while TCP still may carry a Decline. See `link`.
+//!
 //! Nothing here reads or writes a socket: the caller carries the bytes and the file descriptors.
 
 mod client;
+mod link;
+mod offer;
 mod server;
 
 use std::os::fd::OwnedFd;
@@ -31,11 +36,12 @@ use crate::fabric::shm::{Bell, Dmb};
 use crate::mem::header::LAYOUT_HASH;
 use crate::mem::memfd::Refused;
 use crate::proto::handshake::{Agreed, Failure, Outcome};
-use crate::wire::clc::Diagnosis;
+use crate::wire::clc::{Diagnosis, Gid, Mtu, U24};
 use crate::wire::rendezvous::{Frame, FrameError};
 use crate::wire::{EngineId, SizeCode};
 
 pub use client::ClientSetup;
+pub use offer::{Offer, RdmaOffer};
 pub use server::ServerSetup;
 
 /// What this end brings.
@@ -252,8 +258,33 @@ fn exactly<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], Refusal> {
 pub struct Established {
     /// What both sides agreed on.
     pub agreed: Agreed,
-    /// The engine at the other end.
-    pub peer: EngineId,
+    /// Where it leads.
+    pub far: Far,
+}
+
+/// Where a connection leads.
+#[derive(Debug, Clone)]
+pub enum Far {
+    /// To another engine on this host.
+    Memory {
+        /// That engine.
+        peer: EngineId,
+    },
+    /// Over a link.
+    Link {
+        /// The name of the own device.
+        device: String,
+        /// Its port.
+        port: u8,
+        /// The own address.
+        gid: Gid,
+        /// The peer's.
+        peer_gid: Gid,
+        /// What both use.
+        mtu: Mtu,
+        /// The number of the own queue pair.
+        qp_number: U24,
+    },
 }
 
 /// The moment of a float number of seconds.

@@ -1,20 +1,24 @@
 //! The server's part of a set-up.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::link::{ServerLink, Wish};
 use super::{
-    Bell, Dmb, Ended, Endpoint, Established, Incompatible, Options, OwnMemory, Refusal, decode,
-    exactly, host_name,
+    Bell, Dmb, Ended, Endpoint, Established, Far, Incompatible, Offer, Options, OwnMemory, Refusal,
+    decode, exactly,
 };
 use crate::driver::endpoint::Buffers;
 use crate::driver::engine::{Engine, Parts};
 use crate::driver::group::{GroupKey, Membership};
 use crate::mem::header::{LAYOUT_HASH, Side};
+use crate::mem::memfd::overcommit_is_strict;
 use crate::proto::error::ApiMisuse;
 use crate::proto::handshake::{
-    Confirmed, Device, Local, Outcome, OwnEnd, PeerEnd, Proposed, ServerEvent, ServerHandshake,
+    Confirmed, Declined, Device, Outcome, OwnEnd, Path, PeerEnd, Proposed, ServerEvent,
+    ServerHandshake,
 };
 use crate::proto::position::RingSize;
 use crate::wire::clc::{Diagnosis, SmcD};
@@ -28,9 +32,15 @@ pub struct ServerSetup {
     options: Options,
     handshake: ServerHandshake,
     proposed: Option<Proposed>,
-    client: Option<Client>,
+    /// What came with the client's Go, or what is wrong with it.
+    client: Option<Result<Client, Refusal>>,
+    /// Memory that was made while there was time.
+    own: Option<OwnMemory>,
     offered: Option<Offered>,
     group: Option<Membership>,
+    /// Whether memory is offered at all.
+    has_memory: bool,
+    link: Option<ServerLink>,
     refusal: Option<Refusal>,
     ended: Option<Ended>,
     made: Option<(Endpoint, Established)>,
@@ -41,11 +51,22 @@ pub struct ServerSetup {
 struct Client {
     engine: EngineId,
     token: u64,
-    known_link: u32,
     size: SizeCode,
     dmb: Dmb,
-    bell: Option<Bell>,
-    witness: Option<OwnedFd>,
+    /// Until the offer.
+    contact: Option<Contact>,
+}
+
+/// How the client and this end are tied together.
+#[derive(Debug)]
+enum Contact {
+    /// By a link group that both know.
+    Known(Membership),
+    /// By a new one, made of the client's bell and a pidfd of its process.
+    First {
+        bell: OwnedFd,
+        witness: Option<OwnedFd>,
+    },
 }
 
 /// What this end has offered in answer.
@@ -61,19 +82,41 @@ struct Offered {
 
 impl ServerSetup {
     /// Waits for a client; the time for its Proposal begins to run.
-    pub fn new(engine: Arc<Engine>, options: Options, now: Duration) -> Self {
-        let local = Local::same_host(engine.id(), host_name());
+    pub fn new(engine: Arc<Engine>, options: Options, offer: Offer, now: Duration) -> Self {
+        let local = offer.local(&engine, Side::Server);
         Self {
             engine,
+            has_memory: offer.memory,
+            link: offer.rdma.map(|rdma| ServerLink::new(rdma, options)),
             options,
             handshake: ServerHandshake::new(local, now),
             proposed: None,
             client: None,
+            own: None,
             offered: None,
             group: None,
             refusal: None,
             ended: None,
             made: None,
+        }
+    }
+
+    /// Where the client has connected from: not asked where it does not matter. To be told before it proposes.
+    pub fn set_host(&mut self, host: impl FnOnce() -> Option<SocketAddr>) {
+        if let Some(link) = &mut self.link {
+            link.set_host(host());
+        }
+    }
+
+    /// Makes the own memory while the client takes its time; not if that means all its pages.
+    pub fn prepare(&mut self) {
+        if self.has_memory
+            && self.own.is_none()
+            && !self.options.preallocate
+            && !overcommit_is_strict()
+        {
+            // What is lacking is found out when it is needed.
+            self.own = make_memory(self.options).ok();
         }
     }
 
@@ -86,6 +129,7 @@ impl ServerSetup {
     }
 
     /// Takes in the client's answer, a Go with its memory and bell. What is wrong with any of these will be a Decline.
+    /// `witness` gets a pidfd of the client's process, at first contact.
     ///
     /// # Errors
     /// A Stop, of whatever version: no Proposal follows, both ends go on with plain TCP.
@@ -93,19 +137,16 @@ impl ServerSetup {
         &mut self,
         frame: &[u8],
         fds: Vec<OwnedFd>,
-        witness: Option<OwnedFd>,
+        witness: impl FnOnce() -> Option<OwnedFd>,
         now: Duration,
     ) -> Result<(), Incompatible> {
         let attached = match decode(frame) {
             Ok(Frame::Stop { reason }) => return Err(Incompatible::Stopped { reason }),
             Err(incompatible) if is_stop(frame) => return Err(incompatible),
-            Ok(go) => Client::attach(go, fds, witness),
+            Ok(go) => Client::attach(&self.engine, go, fds, witness),
             Err(incompatible) => Err(incompatible.into()),
         };
-        match attached {
-            Ok(client) => self.client = Some(client),
-            Err(refusal) => self.refusal = Some(refusal),
-        }
+        self.client = Some(attached);
         self.answer(now);
         Ok(())
     }
@@ -121,7 +162,7 @@ impl ServerSetup {
 
     /// Whether the client's Go is missing: a Proposal has come without a rendezvous connection before.
     pub fn wants_go(&self) -> bool {
-        self.proposed.is_some()
+        self.proposed_engine().is_some()
             && self.client.is_none()
             && self.refusal.is_none()
             && self.ended.is_none()
@@ -142,6 +183,14 @@ impl ServerSetup {
         self.refusal = Some(Refusal::new(diagnosis, diagnosis.text()));
         self.answer(now);
         Ok(())
+    }
+
+    /// The client that has proposed cannot be met: what else it offers counts, and if that is nothing `diagnosis` declines.
+    /// Nothing when no meeting is waited for.
+    pub fn pass_over_memory(&mut self, diagnosis: Diagnosis, now: Duration) {
+        if self.wants_go() && self.handshake.pass_over_d(diagnosis).is_ok() {
+            self.advance(now);
+        }
     }
 
     /// The Memory and its descriptors, as long as it is due. Nothing goes over TCP until [`Self::handle_memory_sent`] or
@@ -190,17 +239,13 @@ impl ServerSetup {
         self.handshake.accept(OwnEnd::D(end), is_first, now)
     }
 
-    /// Answers the Proposal once the client's memory is there too: with an offer, or a Decline.
+    /// Answers a Proposal of memory once the client's is there too: with an offer, or a Decline.
     fn answer(&mut self, now: Duration) {
-        if self.proposed.is_none() {
+        let Some(proposed) = self.proposed else {
             return;
-        }
-        if self.refusal.is_none()
-            && self.client.is_some()
-            && self.offered.is_none()
-            && let Err(refusal) = self.offer()
-        {
-            self.refusal = Some(refusal);
+        };
+        if self.refusal.is_none() && self.offered.is_none() && proposed.own.path() == Path::D {
+            self.refusal = self.offer().err();
         }
         if let Some(refusal) = &self.refusal {
             // An error would say that the handshake is over already, as by the end of TCP: then its outcome stands.
@@ -211,25 +256,29 @@ impl ServerSetup {
 
     fn offer(&mut self) -> Result<(), Refusal> {
         let proposed = self.proposed_engine();
-        let Some(client) = &mut self.client else {
-            return Ok(());
+        let client = match &mut self.client {
+            None => return Ok(()),
+            Some(Err(refusal)) => return Err(refusal.clone()),
+            Some(Ok(client)) => client,
         };
+        let own = self.own.take();
         if proposed != Some(client.engine) {
             return Err(Refusal::new(
                 Diagnosis::INTERNAL_ERROR,
                 "rendezvous Go: engine id: not the GID of the CLC Proposal",
             ));
         }
-        let own = OwnMemory::new(self.options)?;
-        own.dmb.header(Side::Server).initialise();
-        let key = GroupKey {
-            peer: client.engine,
-            side: Side::Server,
-            link_id: client.known_link,
+        let own = match own {
+            Some(own) => own,
+            None => make_memory(self.options)?,
         };
-        let (group, bell) = match self.engine.join(key) {
-            Some(group) => (group, None),
-            None => first_contact(&self.engine, client)?,
+        let (group, bell) = match client.contact.take() {
+            Some(Contact::Known(group)) => (group, None),
+            Some(Contact::First { bell, witness }) => {
+                let (group, bell) = first_contact(&self.engine, client.engine, bell, witness)?;
+                (group, Some(bell))
+            }
+            None => return Err(Refusal::new(Diagnosis::INTERNAL_ERROR, "a second offer")),
         };
         self.offered = Some(Offered {
             own,
@@ -246,6 +295,9 @@ impl ServerSetup {
             match event {
                 ServerEvent::Proposed(proposed) => {
                     self.proposed = Some(proposed);
+                    if let Some(link) = &mut self.link {
+                        link.handle_proposed(proposed);
+                    }
                     self.answer(now);
                 }
                 ServerEvent::Confirmed(confirmed) => self.confirmed(&confirmed),
@@ -254,9 +306,64 @@ impl ServerSetup {
         }
     }
 
-    /// The Confirm must name the memory that came with the Go.
+    /// SMC-R: goes on with the link as far as it can; whether anything has happened. All must be done by `due`.
+    pub fn progress(&mut self, now: Duration, due: Duration) -> bool {
+        if self.refusal.is_some() {
+            return false;
+        }
+        let Some(link) = self.link.as_mut() else {
+            return false;
+        };
+        let refused = match link.step(now, due) {
+            Ok(None) => return false,
+            Ok(Some(Wish::Answer(answer))) => {
+                let own = OwnEnd::R {
+                    end: answer.end,
+                    direct: answer.direct,
+                };
+                self.handshake.accept(own, answer.first, now).err()
+            }
+            Ok(Some(Wish::Linked(made))) => {
+                self.made = Some(*made);
+                self.handshake.linked().err()
+            }
+            Err(refusal) => {
+                self.refusal = Some(refusal);
+                None
+            }
+        };
+        if let Some(misuse) = refused {
+            self.refusal = Some(Refusal::new(Diagnosis::INTERNAL_ERROR, misuse));
+        }
+        self.answer(now);
+        true
+    }
+
+    /// What a link has to be waited for: a descriptor with something to read, and the moment in any case.
+    pub fn link_waits(&self) -> Option<(RawFd, Option<Duration>)> {
+        self.link.as_ref()?.waits()
+    }
+
+    /// SMC-R: whether the client's Confirm has come.
+    pub fn is_confirmed(&self) -> bool {
+        self.link.as_ref().is_some_and(ServerLink::is_confirmed)
+    }
+
+    /// What to decline with when the time is over and the client still does not know the key of the buffer.
+    pub fn late_diagnosis(&self) -> Option<Diagnosis> {
+        self.link_waits().map(|_| Diagnosis::BUFFER_REGISTRATION)
+    }
+
     fn confirmed(&mut self, confirmed: &Confirmed) {
-        let (Some(client), Some(offered), Some(group)) =
+        match (confirmed.peer, self.link.as_mut()) {
+            (PeerEnd::R(peer), Some(link)) => link.handle_confirmed(confirmed, peer),
+            _ => self.confirmed_memory(confirmed),
+        }
+    }
+
+    /// The Confirm must name the memory that came with the Go.
+    fn confirmed_memory(&mut self, confirmed: &Confirmed) {
+        let (Some(Ok(client)), Some(offered), Some(group)) =
             (self.client.take(), self.offered.take(), self.group.take())
         else {
             return;
@@ -270,6 +377,12 @@ impl ServerSetup {
             self.ended = Some(Ended::Failed { text });
             return;
         }
+        // A client that confirms has mapped this end's memory.
+        if let Err(refused) = offered.own.dmb.keep(&offered.own.fd) {
+            let text = refused.to_string();
+            self.ended = Some(Ended::Failed { text });
+            return;
+        }
         let buffers = Buffers {
             side: Side::Server,
             own_size: RingSize::from_code(offered.own.size),
@@ -279,15 +392,36 @@ impl ServerSetup {
         };
         let established = Established {
             agreed: confirmed.agreed,
-            peer: client.engine,
+            far: Far::Memory {
+                peer: client.engine,
+            },
         };
         self.made = Some((Endpoint::new(buffers, group), established));
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    /// Lets go of what nobody will use any more; an endpoint that was made stays.
+    pub fn release(&mut self) {
         self.client = None;
+        self.own = None;
         self.offered = None;
         self.group = None;
+        self.link = None;
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        if let (
+            Outcome::Declined(Declined {
+                out_of_sync: true, ..
+            }),
+            Some(link),
+        ) = (&outcome, &self.link)
+        {
+            link.handle_out_of_sync();
+        }
+        self.release();
+        if !matches!(outcome, Outcome::Established(_)) {
+            self.made = None;
+        }
         if self.ended.is_none() {
             self.ended = Some(Ended::of(outcome, self.refusal.as_ref()));
         }
@@ -308,15 +442,15 @@ impl ServerSetup {
         self.advance(now);
     }
 
-    /// It is `now`.
-    pub fn handle_timeout(&mut self, now: Duration) {
-        self.handshake.handle_timeout(now);
-        self.advance(now);
-    }
-
-    /// When to call [`Self::handle_timeout`].
-    pub fn poll_timeout(&self) -> Option<Duration> {
-        self.handshake.poll_timeout()
+    /// The time for the whole set-up is over: it fails, unless all is said already.
+    pub fn give_up(&mut self) {
+        self.handshake.handle_timeout(Duration::MAX);
+        self.advance(Duration::MAX);
+        if self.ended.is_none() {
+            self.release();
+            let text = "the set-up was not done in time".to_owned();
+            self.ended = Some(Ended::Failed { text });
+        }
     }
 
     /// Bytes for the TCP stream.
@@ -341,9 +475,14 @@ impl ServerSetup {
 
 impl Client {
     /// Maps the memory that came with a Go.
-    fn attach(frame: Frame, fds: Vec<OwnedFd>, witness: Option<OwnedFd>) -> Result<Self, Refusal> {
+    fn attach(
+        engine: &Engine,
+        frame: Frame,
+        fds: Vec<OwnedFd>,
+        witness: impl FnOnce() -> Option<OwnedFd>,
+    ) -> Result<Self, Refusal> {
         let Frame::Go {
-            engine,
+            engine: client,
             token,
             known_link,
             size,
@@ -352,36 +491,52 @@ impl Client {
             return Err(Incompatible::NotDue.into());
         };
         let [memory, bell] = exactly(fds)?;
+        let dmb = Dmb::attach(memory, size.bytes() as usize)?;
+        let known = engine.join(GroupKey {
+            peer: client,
+            side: Side::Server,
+            link_id: known_link,
+        });
+        let contact = known.map_or_else(
+            || Contact::First {
+                bell,
+                witness: witness(),
+            },
+            Contact::Known,
+        );
         Ok(Self {
-            engine,
+            engine: client,
             token,
-            known_link,
             size,
-            dmb: Dmb::attach(memory, size.bytes() as usize)?,
-            bell: Some(Bell::check(bell)?),
-            witness,
+            dmb,
+            contact: Some(contact),
         })
     }
+}
+
+fn make_memory(options: Options) -> std::io::Result<OwnMemory> {
+    let own = OwnMemory::new(options)?;
+    own.dmb.header(Side::Server).initialise();
+    Ok(own)
 }
 
 /// A new link group with the client, and the own bell to hand over.
 fn first_contact(
     engine: &Engine,
-    client: &mut Client,
-) -> Result<(Membership, Option<OwnedFd>), Refusal> {
+    client: EngineId,
+    bell: OwnedFd,
+    witness: Option<OwnedFd>,
+) -> Result<(Membership, OwnedFd), Refusal> {
+    let peer_bell = Bell::check(bell)?;
     let own_bell = Bell::create()?;
     let to_send = own_bell.try_clone()?;
-    let peer_bell = client
-        .bell
-        .take()
-        .ok_or_else(|| Refusal::new(Diagnosis::INTERNAL_ERROR, "a second first contact"))?;
     let parts = Parts {
         own_bell,
         peer_bell,
-        witness: client.witness.take(),
+        witness,
     };
     Ok((
-        engine.first_contact(client.engine, Side::Server, None, parts)?,
-        Some(to_send),
+        engine.first_contact(client, Side::Server, None, parts)?,
+        to_send,
     ))
 }

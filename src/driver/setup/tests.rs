@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::driver::endpoint::Incoming;
-use crate::driver::engine::Engine;
+use crate::driver::engine::{Engine, GROUPS_MAX, Parts};
 use crate::mem::Source;
+use crate::mem::header::Side;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -34,8 +35,9 @@ fn dup(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
 impl Dance {
     fn new(client: &Arc<Engine>, server: &Arc<Engine>) -> Self {
         Self {
-            client: ClientSetup::new(Arc::clone(client), OPTIONS, NOW).expect("a client"),
-            server: ServerSetup::new(Arc::clone(server), OPTIONS, NOW),
+            client: ClientSetup::new(Arc::clone(client), OPTIONS, Offer::memory(), NOW)
+                .expect("a client"),
+            server: ServerSetup::new(Arc::clone(server), OPTIONS, Offer::memory(), NOW),
         }
     }
 
@@ -48,7 +50,7 @@ impl Dance {
         let (frame, fds) = self.client.go().expect("there was a Hello");
         let fds = dup(&fds);
         self.server
-            .handle_go(&frame, fds, None, NOW)
+            .handle_go(&frame, fds, || None, NOW)
             .expect("the same build");
     }
 
@@ -58,7 +60,7 @@ impl Dance {
         let mut fds = dup(&fds);
         change(&mut frame, &mut fds);
         self.server
-            .handle_go(&frame, fds, None, NOW)
+            .handle_go(&frame, fds, || None, NOW)
             .expect("no Stop");
         self.give_server();
         self.give_client();
@@ -101,7 +103,7 @@ impl Dance {
         assert!(self.server.memory().is_none(), "once");
         self.give_client();
         assert!(self.client.wants_memory());
-        self.client.handle_memory(&frame, fds, None);
+        self.client.handle_memory(&frame, fds, || None);
     }
 
     /// Both declined with `diagnosis`: what the server says.
@@ -166,12 +168,12 @@ fn the_second_connection_shares_the_link_group() {
     let (client_1, server_1, first_1) = Dance::new(&a, &b).whole();
     let (client_2, server_2, first_2) = Dance::new(&a, &b).whole();
     assert!(first_1 && !first_2);
-    assert_eq!(client_1.group().number(), client_2.group().number());
-    assert_eq!(server_1.group().key(), server_2.group().key());
+    assert_eq!(client_1.group_number(), client_2.group_number());
+    assert_eq!(server_1.group(), server_2.group());
     // The other way round is another group: roles are not mixed.
     let (client_3, _server_3, first_3) = Dance::new(&b, &a).whole();
     assert!(first_3);
-    assert_ne!(client_3.group().key().side, server_1.group().key().side);
+    assert_ne!(client_3.group().side, server_1.group().side);
 }
 
 /// The server still has the group, the client has let go of it: only the client knows, so it is asked first.
@@ -180,9 +182,13 @@ fn a_group_that_only_the_server_has_is_not_used_again() {
     let (a, b) = engines();
     let (client_1, server_1, _) = Dance::new(&a, &b).whole();
     drop(client_1);
+    for _ in 0..crate::driver::engine::RESTING_MAX {
+        let (_, another) = engines();
+        Dance::new(&a, &another).whole();
+    }
     let (_client_2, server_2, first_2) = Dance::new(&a, &b).whole();
     assert!(first_2);
-    assert_ne!(server_1.group().key(), server_2.group().key());
+    assert_ne!(server_1.group(), server_2.group());
 }
 
 #[test]
@@ -198,7 +204,7 @@ fn other_builds_are_told_apart_from_broken_ones() {
         let stop = error.frame();
         let at_server = dance
             .server
-            .handle_go(&stop, Vec::new(), None, NOW)
+            .handle_go(&stop, Vec::new(), || None, NOW)
             .expect_err("a Stop");
         assert_eq!(at_server.is_version(), is_version, "{at_server}");
         let at_client = dance.client.handle_hello(&stop).expect_err("a Stop");
@@ -209,7 +215,7 @@ fn other_builds_are_told_apart_from_broken_ones() {
             other[offset] ^= 0x40;
             let at_server = dance
                 .server
-                .handle_go(&other, Vec::new(), None, NOW)
+                .handle_go(&other, Vec::new(), || None, NOW)
                 .expect_err("a Stop");
             assert!(at_server.is_version());
         }
@@ -226,6 +232,42 @@ fn a_client_with_bad_memory_is_declined() {
         dance.both_declined(Diagnosis::INTERNAL_ERROR),
         "shared memory: file system: not a memfd on tmpfs"
     );
+}
+
+/// Groups that nobody else can use fill the quota of either end.
+#[test]
+fn a_peer_that_has_all_its_groups_is_declined_at_either_end() {
+    for side in [Side::Client, Side::Server] {
+        let (a, b) = engines();
+        let (full, peer) = match side {
+            Side::Client => (&a, b.id()),
+            Side::Server => (&b, a.id()),
+        };
+        let groups = (0..GROUPS_MAX).map(|_| {
+            let parts = Parts {
+                own_bell: Bell::create().expect("a bell"),
+                peer_bell: Bell::check(Bell::create().expect("a bell")).expect("a timer"),
+                witness: None,
+            };
+            full.first_contact(peer, side, None, parts).expect("room")
+        });
+        let _groups: Vec<_> = groups.collect();
+        let mut dance = Dance::new(&a, &b);
+        dance.hello();
+        dance.go();
+        dance.give_server();
+        if side == Side::Client {
+            dance.memory();
+        }
+        dance.give_client();
+        dance.give_server();
+        let text = dance.both_declined(Diagnosis::DMB_LIMIT);
+        let why = match side {
+            Side::Client => Diagnosis::DMB_LIMIT.text(),
+            Side::Server => "256 link groups with one peer",
+        };
+        assert_eq!(text, why);
+    }
 }
 
 /// Nothing lacks here: it is the peer that sent what it should not.
@@ -318,7 +360,7 @@ fn once_the_memory_is_sent_the_client_has_the_word() {
     assert!(dance.server.decline(Diagnosis::OUT_OF_MEMORY, NOW).is_err());
     assert!(dance.server.handle_memory_sent(NOW).is_err(), "once");
     dance.give_client();
-    dance.client.handle_memory(&frame, fds, None);
+    dance.client.handle_memory(&frame, fds, || None);
     dance.give_server();
     assert_eq!(dance.server.ended(), Some(&Ended::Established));
 }
@@ -340,7 +382,7 @@ fn a_client_that_gives_up_takes_back_what_it_has_not_sent() {
         }
         if stage > 1 {
             fds.truncate(if stage == 2 { 2 } else { 0 });
-            dance.client.handle_memory(&frame, fds, None);
+            dance.client.handle_memory(&frame, fds, || None);
             assert!(dance.client.ended().is_some());
         }
         dance.client.give_up();
@@ -368,7 +410,7 @@ fn missing_descriptors_are_declined() {
     let one = dup(&fds[..1]);
     dance
         .server
-        .handle_go(&frame, one, None, NOW)
+        .handle_go(&frame, one, || None, NOW)
         .expect("the same build");
     dance.give_server();
     let (_, text) = declined(dance.server.ended());
@@ -387,7 +429,7 @@ fn a_server_with_a_wrong_memory_frame_is_declined() {
         let (mut frame, fds) = dance.send_memory();
         dance.give_client();
         frame[offset] ^= 1;
-        dance.client.handle_memory(&frame, fds, None);
+        dance.client.handle_memory(&frame, fds, || None);
         assert!(
             declined(dance.client.ended()).1.contains("not that")
                 || declined(dance.client.ended()).1.contains("not those"),
@@ -409,7 +451,7 @@ fn a_memory_without_our_header_is_declined() {
     let (frame, mut fds) = dance.send_memory();
     dance.give_client();
     fds[0] = OwnMemory::new(OPTIONS).expect("memory").fd;
-    dance.client.handle_memory(&frame, fds, None);
+    dance.client.handle_memory(&frame, fds, || None);
     assert_eq!(
         declined(dance.client.ended()).1,
         "shared memory: header: unknown layout"
@@ -476,9 +518,7 @@ fn garbage_and_silence_fail() {
         "{:?}",
         dance.client.ended()
     );
-    dance
-        .server
-        .handle_timeout(dance.server.poll_timeout().expect("it waits"));
+    dance.server.give_up();
     assert!(
         matches!(dance.server.ended(), Some(Ended::Failed { text }) if text.contains("in time"))
     );
@@ -495,7 +535,7 @@ fn another_engine_than_the_proposed_one_is_declined() {
     let fds = dup(&fds);
     dance
         .server
-        .handle_go(&frame, fds, None, NOW)
+        .handle_go(&frame, fds, || None, NOW)
         .expect("the same build");
     dance.give_server();
     assert_eq!(
