@@ -3,9 +3,11 @@
 use std::time::Instant;
 
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration, PyTypeError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
+
+use super::gate::calling;
+use super::names;
 
 /// What one step of an awaitable came to.
 pub(super) enum Step {
@@ -29,8 +31,20 @@ pub(super) fn returns(py: Python<'_>, value: Py<PyAny>) -> PyErr {
 
 /// Yields a future the way that `await future` does: the task that drives us sees it marked and waits for it.
 pub(super) fn wait_for(py: Python<'_>, future: Py<PyAny>) -> PyResult<Py<PyAny>> {
-    future.setattr(py, intern!(py, "_asyncio_future_blocking"), true)?;
+    future.setattr(py, names::future_blocking(py), true)?;
     Ok(future)
+}
+
+/// Wakes who waits for `future`. A wake-up resolves with nothing: whoever waits looks by itself, and takes bytes only in
+/// the step that returns them.
+pub(super) fn resolve(future: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = future.py();
+    calling(py, || {
+        if !future.call_method0(names::done(py))?.is_truthy()? {
+            future.call_method1(names::set_result(py), (py.None(),))?;
+        }
+        Ok(())
+    })
 }
 
 /// The exception that `throw(value)` or the older `throw(type[, value[, traceback]])` stands for.

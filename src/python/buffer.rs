@@ -1,4 +1,4 @@
-//! Bytes across the border: Python's buffers as sources and targets of copies. The unsafe part of this layer.
+//! Bytes across the border: Python's buffers as sources and targets of copies. An unsafe part of this layer.
 
 use std::ffi::c_char;
 use std::mem::MaybeUninit;

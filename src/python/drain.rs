@@ -51,6 +51,8 @@ impl Drain {
         );
         drop(inner);
         match fault {
+            // An application that only writes is told as well.
+            Some(fault) if fault.blames_peer() => Err(from_fault(py, fault)),
             _ if closed => Err(PyConnectionResetError::new_err("Connection lost")),
             Some(fault) => Err(from_fault(py, fault)),
             None => Ok(done),

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::{IntoPyDict, PyByteArray, PyBytes, PyDict};
 
 use super::awaitable;
@@ -17,8 +16,9 @@ use super::buffer::{Count, NewBytes, with_bytes, with_target};
 use super::drain::Drain;
 use super::engine::Engine;
 use super::errors::{from_fault, inherited};
-use super::gate::detached;
+use super::gate::{detached, locked};
 use super::read::Read;
+use super::status::{Address, Status, address};
 use crate::driver;
 use crate::driver::endpoint::{Fault, Incoming};
 use crate::mem::{Source, Target, fork};
@@ -27,14 +27,15 @@ use waiting::Waiters;
 /// Copies of so many bytes and more are made without the interpreter's lock.
 const DETACH_MIN: usize = 64 << 10;
 
-/// One established end on shared memory. Made by `ClientSetup.finish` and `ServerSetup.finish`.
+/// One established end, on shared memory or on a lane of an RDMA link. Made by `ClientSetup.finish` and `ServerSetup.finish`.
 ///
-/// All methods belong to the event loop of its engine, except the getters.
+/// All methods belong to the event loop of its engine, and say so in another thread. The getters do not mind.
 #[pyclass(frozen, weakref, module = "smcfast._core")]
 pub(super) struct Endpoint {
     inner: Mutex<Inner>,
     pub(super) engine: Py<Engine>,
     group: u32,
+    path: &'static str,
     facts: Facts,
     generation: u64,
 }
@@ -45,10 +46,22 @@ pub(super) struct Facts {
     pub(super) version: u8,
     /// None for all but the first connection of a link group.
     pub(super) release: Option<u8>,
+    /// The own GID in text, as its path writes it.
     pub(super) gid: String,
     pub(super) peer_gid: String,
-    pub(super) link_group: u32,
+    /// None in shared memory.
+    pub(super) device: Option<DeviceFacts>,
     pub(super) spin: SpinTimes,
+}
+
+/// What a link runs over.
+pub(super) struct DeviceFacts {
+    pub(super) name: String,
+    pub(super) port: u8,
+    /// Bytes.
+    pub(super) mtu: u32,
+    /// The number of the own queue pair.
+    pub(super) pair: u32,
 }
 
 /// How long to look before sleeping.
@@ -99,7 +112,7 @@ impl Endpoint {
         exact: bool,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let Count(n) = n;
-        let mut inner = self.ours(py)?;
+        let mut inner = self.entered(py)?;
         let enough = if exact {
             u32::try_from(n).unwrap_or(u32::MAX)
         } else {
@@ -144,6 +157,11 @@ impl Endpoint {
         Drain::new(slf.unbind())
     }
 
+    /// RuntimeError unless this end may be used here: in the process that made it, and in the thread of its loop.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.entered(py).map(drop)
+    }
+
     /// Up to `n` bytes that are there now; None if there are none yet, b"" at the end of the stream.
     fn take<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
         match self.incoming(py, n)? {
@@ -175,6 +193,12 @@ impl Endpoint {
         Ok(self.incoming(py, 1)? == Incoming::End)
     }
 
+    /// Whether a read waits.
+    #[getter]
+    fn reading(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.ours(py)?.waiters.reading)
+    }
+
     /// Bytes of the application that are not yet in the peer's ring.
     #[getter]
     fn backlog(&self, py: Python<'_>) -> PyResult<usize> {
@@ -196,6 +220,12 @@ impl Endpoint {
         Ok(fault.is_some_and(|fault| !matches!(fault, Fault::Closed | Fault::ClosedHere)))
     }
 
+    /// Whether bytes of this end waited when the peer ended, and were dropped.
+    #[getter]
+    fn cut_short(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.ours(py)?.end.is_cut_short())
+    }
+
     /// The exception that tells why nothing more can be written, or None.
     fn write_fault(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
         let mut inner = self.ours(py)?;
@@ -212,7 +242,7 @@ impl Endpoint {
             let text = format!("high ({high}) must be at least low ({low})");
             return Err(PyValueError::new_err(text));
         }
-        let mut inner = slf.get().ours(slf.py())?;
+        let mut inner = slf.get().entered(slf.py())?;
         (inner.high_water, inner.low_water) = (high, low);
         drop(inner);
         Self::wake(slf)
@@ -249,7 +279,7 @@ impl Endpoint {
 
     /// Ends the own stream behind what was written.
     fn write_eof(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().ours(slf.py())?.end.write_eof();
+        slf.get().entered(slf.py())?.end.write_eof();
         Self::settle(slf)
     }
 
@@ -258,6 +288,7 @@ impl Endpoint {
     /// Returns the unread bytes that were taken out so.
     fn close<'py>(slf: &Bound<'py, Self>, unread_max: usize) -> PyResult<Bound<'py, PyBytes>> {
         let (this, py) = (slf.get(), slf.py());
+        this.check(py)?;
         let unread = match this.incoming(py, usize::MAX)? {
             Incoming::Bytes(there) if there as usize <= unread_max => {
                 this.take_bytes(py, there as usize)?.into_bound(py)
@@ -271,11 +302,18 @@ impl Endpoint {
 
     /// Closes at once; the peer sees a reset.
     fn abort(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().ours(slf.py())?.end.abort();
+        slf.get().entered(slf.py())?.end.abort();
         Self::wake(slf)
     }
 
-    /// A witness (the TCP connection, a pidfd) has told that the peer is gone.
+    /// The TCP connection has ended, by a reset or in good order. What the peer published before it went counts; a link gives
+    /// it a moment to arrive, and `on_progress` tells of a loss that follows.
+    fn tcp_ended(slf: &Bound<'_, Self>, reset: bool) -> PyResult<()> {
+        slf.get().ours(slf.py())?.tcp_ended(reset);
+        Self::wake(slf)
+    }
+
+    /// The process at the other end, or the link to it, is gone.
     fn lost(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.get().ours(slf.py())?.end.lost();
         Self::wake(slf)
@@ -287,18 +325,42 @@ impl Endpoint {
         Self::wake(slf)
     }
 
+    /// What carries the bytes: "smc-d" or "smc-r".
+    #[getter]
+    fn path(&self) -> &'static str {
+        self.path
+    }
+
     /// The number of the link group in this engine, as `on_death` names it.
     #[getter]
     fn group(&self) -> u32 {
         self.group
     }
 
+    /// Shows this end in `status`, with the addresses of its TCP connection.
+    fn show(
+        &self,
+        py: Python<'_>,
+        status: &Status,
+        local: Option<Address>,
+        remote: Option<Address>,
+    ) -> PyResult<()> {
+        let (local, remote) = (address(local)?, address(remote)?);
+        self.ours(py)?.end.show(status.driver(), local, remote);
+        Ok(())
+    }
+
     /// What does not change, for SmcInfo.
     fn description<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (own, peer) = self.ours(py)?.end.sizes();
+        let inner = self.ours(py)?;
+        let (own, peer) = inner.end.sizes();
+        let link_group = inner.end.group().link_id;
+        drop(inner);
         let facts = &self.facts;
+        let device = facts.device.as_ref();
         let any = |object: Bound<'py, PyAny>| object;
         [
+            ("path", any(self.path.into_pyobject(py)?.into_any())),
             ("version", any(facts.version.into_pyobject(py)?.into_any())),
             ("release", any(facts.release.into_pyobject(py)?.into_any())),
             ("eid", any((&facts.eid).into_pyobject(py)?.into_any())),
@@ -312,9 +374,22 @@ impl Endpoint {
                 "peer_gid",
                 any((&facts.peer_gid).into_pyobject(py)?.into_any()),
             ),
+            ("link_group", any(link_group.into_pyobject(py)?.into_any())),
             (
-                "link_group",
-                any(facts.link_group.into_pyobject(py)?.into_any()),
+                "device",
+                any(device.map(|device| &device.name).into_pyobject(py)?),
+            ),
+            (
+                "port",
+                any(device.map(|device| device.port).into_pyobject(py)?),
+            ),
+            (
+                "mtu",
+                any(device.map(|device| device.mtu).into_pyobject(py)?),
+            ),
+            (
+                "qpn",
+                any(device.map(|device| device.pair).into_pyobject(py)?),
             ),
         ]
         .into_py_dict(py)
@@ -371,7 +446,7 @@ impl Endpoint {
     /// # Errors
     /// The fork generation is not to be had.
     pub(super) fn new(engine: Py<Engine>, end: driver::Endpoint, facts: Facts) -> PyResult<Self> {
-        let group = end.group().number();
+        let (group, path) = (end.group_number(), end.path().name());
         let inner = Inner {
             end,
             waiters: Waiters::default(),
@@ -385,6 +460,7 @@ impl Endpoint {
             inner: Mutex::new(inner),
             engine,
             group,
+            path,
             facts,
             generation: fork::generation()?,
         })
@@ -397,11 +473,28 @@ impl Endpoint {
         if !fork::is_current(self.generation) {
             return Err(inherited());
         }
+        Ok(self.lock(py))
+    }
+
+    #[inline]
+    fn lock(&self, py: Python<'_>) -> MutexGuard<'_, Inner> {
         // A poisoned lock is that of a panic which the application has seen; the endpoint checks itself at every step.
-        Ok(self
-            .inner
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner))
+        locked(py, &self.inner)
+    }
+
+    /// The lock for a call of the application, which must come from the loop's thread as well.
+    #[inline]
+    pub(super) fn entered(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Inner>> {
+        if !fork::is_current(self.generation) || !self.engine.get().is_here() {
+            self.refuse_entry(py)?;
+        }
+        Ok(self.lock(py))
+    }
+
+    #[cold]
+    fn refuse_entry(&self, py: Python<'_>) -> PyResult<()> {
+        drop(self.ours(py)?);
+        self.engine.get().check_thread(py)
     }
 
     /// Looks for a few microseconds, if the peer runs and nobody else of this loop waits: what is there then.
@@ -472,7 +565,7 @@ impl Endpoint {
 
     #[inline]
     fn write_bytes(&self, py: Python<'_>, bytes: Source<'_>) -> PyResult<Written> {
-        let mut inner = self.ours(py)?;
+        let mut inner = self.entered(py)?;
         let written = if bytes.len() < DETACH_MIN {
             inner.write(bytes)
         } else {

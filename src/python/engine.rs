@@ -3,54 +3,75 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
 
 use super::endpoint::Endpoint;
-use super::gate::calling;
+use super::errors::from_system;
+use super::gate::{calling, locked};
+use super::watch::{Waiter, Watches};
 use crate::driver;
 use crate::fabric::shm::Wake;
+use crate::mem::thread::here;
 
-/// Engine(create_future, call_soon, on_death)
+/// Engine(create_future, call_soon, on_death, check_thread)
 /// --
 ///
 /// An event loop's share of smcfast: its link groups and the one fd that wakes it.
 ///
 /// The loop calls `progress` whenever `fileno()` is readable. `on_death(group)` is called when the process at the other
-/// end of a link group has ended.
+/// end of a link group has ended. `check_thread()` is called when a stream is used in a thread from which the last use did
+/// not come, and raises if the thread is not the loop's.
 #[pyclass(frozen, weakref, module = "smcfast._core")]
 pub(super) struct Engine {
     pub(super) driver: Arc<driver::Engine>,
     /// None once cleared by the garbage collector.
     callbacks: Mutex<Option<Callbacks>>,
     waiting: Mutex<HashMap<u32, Vec<Py<Endpoint>>>>,
+    watches: Watches,
     /// Reads that are not finished: spinning, polling or asleep.
     pub(super) waits: AtomicUsize,
+    /// The thread that has passed `check_thread` last; 0 for none.
+    thread: AtomicUsize,
 }
 
 struct Callbacks {
     create_future: Py<PyAny>,
     call_soon: Py<PyAny>,
     on_death: Py<PyAny>,
+    check_thread: Py<PyAny>,
+}
+
+/// Whether one of the open descriptors has something to read, or has room, now.
+#[pyfunction]
+pub(super) fn is_ready(readable: Vec<RawFd>, writable: Vec<RawFd>) -> PyResult<bool> {
+    Ok(super::fds::is_ready(&readable, &writable)?)
 }
 
 #[pymethods]
 impl Engine {
     #[new]
-    fn new(create_future: Py<PyAny>, call_soon: Py<PyAny>, on_death: Py<PyAny>) -> PyResult<Self> {
+    fn new(
+        create_future: Py<PyAny>,
+        call_soon: Py<PyAny>,
+        on_death: Py<PyAny>,
+        check_thread: Py<PyAny>,
+    ) -> PyResult<Self> {
         Ok(Self {
-            driver: Arc::new(driver::Engine::new()?),
+            driver: Arc::new(driver::Engine::new().map_err(|error| from_system(&error))?),
             callbacks: Mutex::new(Some(Callbacks {
                 create_future,
                 call_soon,
                 on_death,
+                check_thread,
             })),
             waiting: Mutex::default(),
+            watches: Watches::default(),
             waits: AtomicUsize::new(0),
+            thread: AtomicUsize::new(0),
         })
     }
 
@@ -76,9 +97,51 @@ impl Engine {
         if !self.driver.is_ours() {
             return Ok(());
         }
-        let wakes = self.driver.take_wakes()?;
+        let wakes = self
+            .driver
+            .take_wakes()
+            .map_err(|error| from_system(&error))?;
         let results: Vec<PyResult<()>> = wakes.iter().map(|wake| self.serve(py, *wake)).collect();
         results.into_iter().collect()
+    }
+
+    /// (number, future): the future resolves with None once one of the open descriptors has something to read, or has room.
+    ///
+    /// `unwatch(number)` must follow before the descriptors are closed. OSError: EEXIST when one is watched already; ENOSPC,
+    /// ENOMEM.
+    fn watch<'py>(
+        &self,
+        py: Python<'py>,
+        readable: Vec<RawFd>,
+        writable: Vec<RawFd>,
+    ) -> PyResult<(u32, Bound<'py, PyAny>)> {
+        let future = self.create_future(py)?;
+        let kept = Waiter::Future(future.clone().unbind());
+        let number = self
+            .watches
+            .add(py, &self.driver, kept, &readable, &writable)?;
+        Ok((number, future))
+    }
+
+    /// Calls `callback()` once, when the open descriptor has something to read or an end; errors and `unwatch` as for `watch`.
+    fn call_when_readable(&self, py: Python<'_>, fd: RawFd, callback: Py<PyAny>) -> PyResult<u32> {
+        let who = Waiter::Callback(callback);
+        Ok(self.watches.add(py, &self.driver, who, &[fd], &[])?)
+    }
+
+    /// Whether a handshake that waits now should look for a little while before it sleeps; `spun` must follow then.
+    fn spin_is_worthwhile(&self) -> bool {
+        self.driver.spin_is_worthwhile()
+    }
+
+    /// Reports whether what was looked for came in that time.
+    fn spun(&self, found: bool) {
+        self.driver.spun(found);
+    }
+
+    /// Ends the watch `number`.
+    fn unwatch(&self, py: Python<'_>, number: u32) {
+        self.watches.remove(py, &self.driver, number);
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -88,7 +151,9 @@ impl Engine {
             visit.call(&callbacks.create_future)?;
             visit.call(&callbacks.call_soon)?;
             visit.call(&callbacks.on_death)?;
+            visit.call(&callbacks.check_thread)?;
         }
+        self.watches.traverse(&visit)?;
         if let Ok(waiting) = self.waiting.try_lock() {
             for endpoint in waiting.values().flatten() {
                 visit.call(endpoint)?;
@@ -109,6 +174,7 @@ impl Engine {
             .try_lock()
             .ok()
             .map(|mut waiting| std::mem::take(&mut *waiting));
+        self.watches.clear();
         drop((callbacks, waiting));
     }
 }
@@ -116,16 +182,16 @@ impl Engine {
 impl Engine {
     /// Remembers that `endpoint` has armed something and wants to hear of its group's bell.
     pub(super) fn wait(&self, py: Python<'_>, group: u32, endpoint: Py<Endpoint>) {
-        let mut waiting = self
-            .waiting
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = locked(py, &self.waiting);
         waiting.entry(group).or_default().push(endpoint);
     }
 
     fn serve(&self, py: Python<'_>, wake: Wake) -> PyResult<()> {
         match wake {
             Wake::Bell(group) => self.wake_group(py, group, false),
+            Wake::Ready(number) => self.watches.resolve(py, number),
+            // The engine has served it.
+            Wake::Device(_) => Ok(()),
             Wake::Death(group) => {
                 let woken = self.wake_group(py, group, true);
                 match self.callback(py, |callbacks| &callbacks.on_death) {
@@ -140,10 +206,7 @@ impl Engine {
 
     /// Nothing of `endpoint` is armed any more.
     pub(super) fn forget(&self, py: Python<'_>, group: u32, endpoint: &Bound<'_, Endpoint>) {
-        let mut waiting = self
-            .waiting
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = locked(py, &self.waiting);
         let Some(members) = waiting.get_mut(&group) else {
             return;
         };
@@ -174,6 +237,24 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether the loop's streams were last used in this thread.
+    #[inline]
+    pub(super) fn is_here(&self) -> bool {
+        self.thread.load(Ordering::Relaxed) == here()
+    }
+
+    /// Asks the loop whether its streams may be used in this thread.
+    ///
+    /// # Errors
+    /// RuntimeError: another thread runs the loop, or this one runs another loop.
+    pub(super) fn check_thread(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(check) = self.callback(py, |callbacks| &callbacks.check_thread) {
+            calling(py, || check.call0())?;
+        }
+        self.thread.store(here(), Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Whether no read of this loop is waiting.
     pub(super) fn has_no_wait(&self) -> bool {
         self.waits.load(Ordering::Relaxed) == 0
@@ -184,10 +265,7 @@ impl Engine {
         py: Python<'py>,
         which: fn(&Callbacks) -> &Py<PyAny>,
     ) -> Option<Bound<'py, PyAny>> {
-        let callbacks = self
-            .callbacks
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner);
+        let callbacks = locked(py, &self.callbacks);
         callbacks
             .as_ref()
             .map(|callbacks| which(callbacks).bind(py).clone())
@@ -196,10 +274,7 @@ impl Engine {
     /// Looks after those who wait in `group` and were rung for, or after all of them.
     fn wake_group(&self, py: Python<'_>, group: u32, all: bool) -> PyResult<()> {
         let woken = {
-            let mut waiting = self
-                .waiting
-                .lock_py_attached(py)
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = locked(py, &self.waiting);
             let members = waiting.remove(&group).unwrap_or_default();
             let (woken, asleep): (Vec<_>, Vec<_>) = members
                 .into_iter()

@@ -6,12 +6,13 @@
 //! before the end begins. It waits until every other thread is back from its calls of Python and from its work without
 //! the lock; and a thread that comes to the closed gate stays there, asleep, which is what Python 3.14 does with it.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::{ThreadId, sleep};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 
 /// Who closed the gate: the thread that ends the interpreter, and the only one that still passes.
 static CLOSED_BY: OnceLock<ThreadId> = OnceLock::new();
@@ -61,6 +62,18 @@ pub(super) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send)
 pub(super) fn calling<R>(py: Python<'_>, call: impl FnOnce() -> R) -> R {
     let _outing = Outing::begin(py);
     call()
+}
+
+/// Locks `mutex`. Who has to wait for another thread is out meanwhile, and gives the interpreter's lock up.
+#[inline]
+pub(super) fn locked<'a, T>(py: Python<'_>, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    match mutex.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            calling(py, || mutex.lock_py_attached(py)).unwrap_or_else(PoisonError::into_inner)
+        }
+    }
 }
 
 /// The end of the interpreter is near: nobody leaves any more, and all who have left come back first.

@@ -8,8 +8,16 @@ mod engine;
 mod errors;
 mod fds;
 mod gate;
+mod interpreter;
+mod names;
+mod offer;
+mod option;
+mod rdma;
 mod read;
 mod setup;
+mod sockdiag;
+mod status;
+mod watch;
 
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
@@ -26,13 +34,23 @@ mod _core {
     #[pymodule_export]
     use super::endpoint::Endpoint;
     #[pymodule_export]
-    use super::engine::Engine;
+    use super::engine::{Engine, is_ready};
     #[pymodule_export]
     use super::gate::close;
+    #[pymodule_export]
+    use super::offer::RdmaOffer;
+    #[pymodule_export]
+    use super::option::{TcpOption, install_option, remove_option};
+    #[pymodule_export]
+    use super::rdma::rdma_devices;
     #[pymodule_export]
     use super::read::Read;
     #[pymodule_export]
     use super::setup::{ClientSetup, ServerSetup};
+    #[pymodule_export]
+    use super::sockdiag::SockDiag;
+    #[pymodule_export]
+    use super::status::{Status, StatusRow, read_status};
 
     /// The version of the rendezvous protocol.
     #[pymodule_export]
@@ -40,6 +58,8 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::interpreter::require_main(module.py())?;
+        super::names::make(module.py());
         let close = module.getattr("_close_gate")?;
         module
             .py()

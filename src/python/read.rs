@@ -19,7 +19,7 @@ pub(super) struct Read {
     n: usize,
     exact: bool,
     stage: Stage,
-    /// What a read_exactly that is too large for the ring has collected.
+    /// What a read_exactly has collected that cannot wait until all of it is in the ring.
     collected: Option<NewBytes>,
 }
 
@@ -111,9 +111,13 @@ impl Read {
         Ok(Some(collected.finish().into_any()))
     }
 
-    /// Whether the ring alone cannot be trusted to hold all bytes at once.
+    /// Whether the ring alone cannot be trusted to hold all bytes at once, or does not any more.
     fn must_collect(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.n > self.endpoint.get().ours(py)?.end.read_need_max() as usize)
+        if self.collected.is_some() {
+            return Ok(true);
+        }
+        let n = u32::try_from(self.n).unwrap_or(u32::MAX);
+        Ok(self.endpoint.get().ours(py)?.end.must_read_on(n))
     }
 
     /// The peer's stream ends before all bytes, with `there` of them in the ring.

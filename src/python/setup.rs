@@ -1,306 +1,221 @@
-//! Set-ups for Python: bytes, frames and descriptors go in and out, nothing waits.
+//! Set-ups for Python: sockets go in, endpoints come out, and nothing waits.
 
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::PyBytes;
 
-use super::endpoint::{Endpoint, Facts, SpinTimes};
+use super::endpoint::{DeviceFacts, Endpoint, Facts, SpinTimes};
 use super::engine::Engine;
-use super::fds::{adopt, numbers};
+use super::errors::{from_system, inherited};
+use super::fds::{self, adopt};
+use super::gate::locked;
+use super::offer::RdmaOffer;
 use crate::driver;
-use crate::driver::setup::{self, Ended, Established, Incompatible, Options, moment};
-use crate::proto::error::ApiMisuse;
+use crate::driver::setup::{self, Ended, Established, Far, Offer, Options, moment};
+use crate::driver::talk::{self, Apart, ClientTalk, Ending, Event, ServerTalk};
+use crate::fabric::Stream;
+use crate::fabric::shm::Meeting;
 use crate::wire::SizeCode;
 use crate::wire::clc::Diagnosis;
 
 /// Spinning in place never takes longer than this, however long polling may take.
 const INLINE_MAX: Duration = Duration::from_micros(5);
 
-/// ("established" | "declined" | "failed", diagnosis code, text).
+/// What a step waits for: descriptors with something to read, descriptors with room, and the moment when that is over.
+type Wait = (Vec<RawFd>, Vec<RawFd>, f64);
+
+/// ("established" | "declined" | "failed", or why the two part before CLC; diagnosis code; text).
 type Outcome = (&'static str, u32, String);
 
 /// The making of a connection at the end that connects. Moments are seconds of any one clock.
 #[pyclass(frozen, module = "smcfast._core")]
 pub(super) struct ClientSetup {
-    machine: Mutex<setup::ClientSetup>,
+    talk: Mutex<ClientTalk>,
     engine: Py<Engine>,
-    deadline: Duration,
-    reason: Mutex<Option<Incompatible>>,
 }
 
 #[pymethods]
 impl ClientSetup {
-    /// Allocates the own memory: a ring of `rmb_size` bytes, all pages at once with `preallocate`.
+    /// Offers SMC-D if `memory` is set, and SMC-R over `rdma`. For the former the own memory is allocated: a ring of `rmb_size`
+    /// bytes, all pages at once with `preallocate`. `tcp` is duplicated.
     ///
     /// ValueError for a size that is not 16 KiB x 2^n up to 512 MiB; OSError for EMFILE, ENFILE, ENOMEM, ENOSPC.
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "one call, from one place")]
+    #[pyo3(signature = (engine, tcp, rmb_size, now, timeout, preallocate, memory=true, rdma=None))]
     fn new(
         engine: Py<Engine>,
+        tcp: RawFd,
         rmb_size: u32,
         now: f64,
         timeout: f64,
         preallocate: bool,
+        memory: bool,
+        rdma: Option<&Bound<'_, RdmaOffer>>,
     ) -> PyResult<Self> {
         let options = options(rmb_size, preallocate)?;
-        let machine =
-            setup::ClientSetup::new(Arc::clone(&engine.get().driver), options, moment(now))?;
+        let driver = Arc::clone(&engine.get().driver);
+        let setup = setup::ClientSetup::new(driver, options, offer(memory, rdma), moment(now))
+            .map_err(|error| from_system(&error))?;
+        let talk = ClientTalk::new(setup, stream(tcp)?, moment(now + timeout));
         Ok(Self {
-            machine: Mutex::new(machine),
+            talk: Mutex::new(talk),
             engine,
-            deadline: moment(now + timeout),
-            reason: Mutex::default(),
         })
     }
 
-    /// Takes in the server's Hello. None if the two can do it, else the Stop to send, and `reason()` tells why.
-    fn hello<'py>(&self, py: Python<'py>, frame: &[u8]) -> Option<Bound<'py, PyBytes>> {
-        let incompatible = self.machine(py).handle_hello(frame).err()?;
-        let stop = PyBytes::new(py, &incompatible.frame());
-        *self
-            .reason
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner) = Some(incompatible);
-        Some(stop)
-    }
-
-    /// ("version" | "protocol", text) once `hello` has found the two incompatible.
-    fn reason(&self, py: Python<'_>) -> Option<(&'static str, String)> {
-        self.reason
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .map(reason)
-    }
-
-    /// The Go frame and the descriptors that travel with it; they stay this object's.
-    fn go<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, Vec<RawFd>)> {
-        let machine = self.machine(py);
-        let (frame, fds) = machine.go().map_err(misused)?;
-        Ok((PyBytes::new(py, &frame), numbers(&fds)))
-    }
-
-    /// Whether the server's Memory frame must be received before anything else.
-    fn wants_memory(&self, py: Python<'_>) -> bool {
-        self.machine(py).wants_memory()
-    }
-
-    /// Takes in the Memory frame, its descriptors (whatever happens they are taken) and a pidfd of the server's process.
-    #[pyo3(signature = (frame, fds, peer_pidfd=None))]
-    fn memory(&self, py: Python<'_>, frame: &[u8], fds: Vec<RawFd>, peer_pidfd: Option<RawFd>) {
-        let (fds, witness) = (adopt(fds), adopt(peer_pidfd.into_iter().collect()).pop());
-        self.machine(py).handle_memory(frame, fds, witness);
-    }
-
-    /// How many bytes to read from TCP next; 0: none now.
-    fn wanted(&self, py: Python<'_>) -> usize {
-        self.machine(py).wanted()
-    }
-
-    /// Takes in bytes from TCP, at most `wanted()`; b"" stands for the end of the stream.
-    fn receive(&self, py: Python<'_>, data: &[u8], _now: f64) -> PyResult<()> {
-        let mut machine = self.machine(py);
-        check_wanted(data, machine.wanted())?;
-        machine.handle_bytes(data);
+    /// Takes over the rendezvous connection, on which the server says Hello until `until`. Without it the first step proposes.
+    fn meet(&self, py: Python<'_>, conn: RawFd, until: f64) -> PyResult<()> {
+        let meeting = Meeting::new(adopt(conn)?);
+        locked(py, &self.talk).meet(meeting, moment(until));
         Ok(())
     }
 
-    /// Bytes to write to TCP now; b"" if there are none.
-    fn transmit<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.machine(py).poll_transmit().unwrap_or_default())
-    }
-
-    /// The moment at which to call `timeout`: one for the whole set-up, whatever CLC message is waited for.
-    fn deadline(&self) -> f64 {
-        self.deadline.as_secs_f64()
-    }
-
-    /// It is `now`. A set-up that is due fails, see `give_up`.
-    fn timeout(&self, py: Python<'_>, now: f64) {
-        if moment(now) >= self.deadline {
-            self.give_up(py);
+    /// Goes on as far as possible; what to wait for before the next step, None when it is over. RuntimeError in a forked child.
+    fn step(&self, py: Python<'_>, now: f64) -> PyResult<Option<Wait>> {
+        if !self.engine.get().driver.is_ours() {
+            return Err(inherited());
         }
+        Ok(locked(py, &self.talk).step(moment(now)).map(wait))
     }
 
-    /// Fails, unless all is said already. What `transmit` has not given away yet is taken back, be it a Confirm.
-    fn give_up(&self, py: Python<'_>) {
-        self.machine(py).give_up();
+    /// Lets go of both sockets: whatever was not said yet stays unsaid.
+    fn release(&self, py: Python<'_>) {
+        locked(py, &self.talk).release();
     }
 
-    /// Declines the server's Accept with a diagnosis code, if there is one.
-    fn decline(&self, py: Python<'_>, code: u32) {
-        self.machine(py).decline(Diagnosis(code));
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // A task that waits in this set-up is in a cycle with its loop's engine.
+        visit.call(&self.engine)
     }
 
-    /// How it has ended: None, or ("established" | "declined" | "failed", code, text).
+    /// How it has ended: None, or ("established" | "declined" | "failed", code, text), or before the first CLC byte
+    /// ("discovery_timeout" | "peer_stopped" | "version" | "protocol", 0, text), ("system", errno, "").
     fn outcome(&self, py: Python<'_>) -> Option<Outcome> {
-        self.machine(py).ended().map(outcome)
+        locked(py, &self.talk).ending().map(outcome)
     }
 
     /// The endpoint of an established connection; once. `spin_us` bounds how long its waits look before they sleep.
     fn finish(&self, py: Python<'_>, spin_us: f64) -> PyResult<Endpoint> {
-        let made = self.machine(py).finish();
+        let made = locked(py, &self.talk).finish();
         endpoint(py, &self.engine, made, spin_us)
-    }
-}
-
-impl ClientSetup {
-    fn machine(&self, py: Python<'_>) -> MutexGuard<'_, setup::ClientSetup> {
-        self.machine
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The making of a connection at the end that accepts. Moments are seconds of any one clock.
 #[pyclass(frozen, module = "smcfast._core")]
 pub(super) struct ServerSetup {
-    machine: Mutex<setup::ServerSetup>,
+    talk: Mutex<ServerTalk>,
     engine: Py<Engine>,
-    deadline: Duration,
 }
 
 #[pymethods]
 impl ServerSetup {
-    /// Waits for a client. Memory is allocated when it has proposed.
+    /// Waits for a client; what it may have is as for `ClientSetup`. Memory is allocated while its Go is awaited. `tcp` is
+    /// duplicated.
     ///
-    /// ValueError for a size that is not 16 KiB x 2^n up to 512 MiB.
+    /// ValueError for a size that is not 16 KiB x 2^n up to 512 MiB; OSError for EMFILE, ENFILE.
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "one call, from one place")]
+    #[pyo3(signature = (engine, tcp, rmb_size, now, timeout, preallocate, memory=true, rdma=None))]
     fn new(
         engine: Py<Engine>,
+        tcp: RawFd,
         rmb_size: u32,
         now: f64,
         timeout: f64,
         preallocate: bool,
+        memory: bool,
+        rdma: Option<&Bound<'_, RdmaOffer>>,
     ) -> PyResult<Self> {
         let options = options(rmb_size, preallocate)?;
-        let machine =
-            setup::ServerSetup::new(Arc::clone(&engine.get().driver), options, moment(now));
+        let driver = Arc::clone(&engine.get().driver);
+        let setup = setup::ServerSetup::new(driver, options, offer(memory, rdma), moment(now));
+        let talk = ServerTalk::new(setup, stream(tcp)?, moment(now + timeout));
         Ok(Self {
-            machine: Mutex::new(machine),
+            talk: Mutex::new(talk),
             engine,
-            deadline: moment(now + timeout),
         })
     }
 
-    /// The Hello frame, to be sent first.
-    fn hello<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.machine(py).hello())
+    /// Takes over the rendezvous connection and says Hello; the client answers until `until`. False when it has gone.
+    /// Without it a Proposal is awaited.
+    fn meet(&self, py: Python<'_>, conn: RawFd, until: f64) -> PyResult<bool> {
+        let meeting = Meeting::new(adopt(conn)?);
+        Ok(locked(py, &self.talk).meet(meeting, moment(until)))
     }
 
-    /// Takes in the client's answer to the Hello, its descriptors (whatever happens they are taken) and a pidfd of its process.
-    ///
-    /// None, or ("version" | "protocol", text) of a Stop: then both ends go on with plain TCP. After anything else the
-    /// client's Proposal follows, and what is wrong is said in the Decline of it.
-    #[pyo3(signature = (frame, fds, peer_pidfd, now))]
-    fn go(
-        &self,
-        py: Python<'_>,
-        frame: &[u8],
-        fds: Vec<RawFd>,
-        peer_pidfd: Option<RawFd>,
-        now: f64,
-    ) -> Option<(&'static str, String)> {
-        let (fds, witness) = (adopt(fds), adopt(peer_pidfd.into_iter().collect()).pop());
-        self.machine(py)
-            .handle_go(frame, fds, witness, moment(now))
-            .err()
-            .as_ref()
-            .map(reason)
+    /// The engine that a Proposal names, as long as it waits for a rendezvous connection: `meet` or `pass_over_memory`.
+    fn wants_meeting<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        let engine = locked(py, &self.talk).wants_meeting()?;
+        Some(PyBytes::new(py, &engine.0))
     }
 
-    /// The engine that the client's Proposal names, once it has come.
-    fn peer_engine<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        self.machine(py)
-            .proposed_engine()
-            .map(|id| PyBytes::new(py, &id.0))
+    /// Declines the client's Proposal with a diagnosis code, now or as soon as it comes; nothing when that is too late.
+    fn decline(&self, py: Python<'_>, code: u32, now: f64) {
+        locked(py, &self.talk).decline(Diagnosis(code), moment(now));
     }
 
-    /// Whether a Proposal waits for the client's Go.
-    fn wants_go(&self, py: Python<'_>) -> bool {
-        self.machine(py).wants_go()
+    /// There is no rendezvous connection to be had: SMC-R, if the client offers it too, else a Decline with a diagnosis code.
+    fn pass_over_memory(&self, py: Python<'_>, code: u32, now: f64) {
+        locked(py, &self.talk).pass_over_memory(Diagnosis(code), moment(now));
     }
 
-    /// The Memory frame and the descriptors that travel with it; None if not due. `memory_sent` or `decline` follows.
-    fn memory<'py>(&self, py: Python<'py>) -> Option<(Bound<'py, PyBytes>, Vec<RawFd>)> {
-        let machine = self.machine(py);
-        let (frame, fds) = machine.memory()?;
-        Some((PyBytes::new(py, &frame), numbers(&fds)))
-    }
-
-    /// The Memory frame is in the client's queue, and `transmit()` has the Accept. RuntimeError when none was due.
-    fn memory_sent(&self, py: Python<'_>, now: f64) -> PyResult<()> {
-        self.machine(py)
-            .handle_memory_sent(moment(now))
-            .map_err(misused)
-    }
-
-    /// How many bytes to read from TCP next; 0: none now.
-    fn wanted(&self, py: Python<'_>) -> usize {
-        self.machine(py).wanted()
-    }
-
-    /// Takes in bytes from TCP, at most `wanted()`; b"" stands for the end of the stream.
-    fn receive(&self, py: Python<'_>, data: &[u8], now: f64) -> PyResult<()> {
-        let mut machine = self.machine(py);
-        check_wanted(data, machine.wanted())?;
-        machine.handle_bytes(data, moment(now));
-        Ok(())
-    }
-
-    /// Bytes to write to TCP now; b"" if there are none.
-    fn transmit<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.machine(py).poll_transmit().unwrap_or_default())
-    }
-
-    /// The moment at which to call `timeout`: one for the whole set-up, whatever CLC message is waited for.
-    fn deadline(&self) -> f64 {
-        self.deadline.as_secs_f64()
-    }
-
-    /// It is `now`. A set-up that is due ends: declined if that is possible, else failed.
-    fn timeout(&self, py: Python<'_>, now: f64) {
-        let now = moment(now);
-        if now < self.deadline {
-            return;
+    /// Goes on as far as possible; what to wait for before the next step, None when it is over. Nothing to wait for but the
+    /// moment: see `wants_meeting`. RuntimeError in a forked child.
+    fn step(&self, py: Python<'_>, now: f64) -> PyResult<Option<Wait>> {
+        if !self.engine.get().driver.is_ours() {
+            return Err(inherited());
         }
-        let mut machine = self.machine(py);
-        if !machine.wants_go() || machine.decline(Diagnosis::NO_SMC_D_V2_DEVICE, now).is_err() {
-            machine.handle_timeout(Duration::MAX);
-        }
+        Ok(locked(py, &self.talk).step(moment(now)).map(wait))
     }
 
-    /// Declines the client's Proposal with a diagnosis code, now or as soon as it comes.
-    ///
-    /// RuntimeError when the client has the Memory, or the set-up is over.
-    fn decline(&self, py: Python<'_>, code: u32, now: f64) -> PyResult<()> {
-        self.machine(py)
-            .decline(Diagnosis(code), moment(now))
-            .map_err(misused)
+    /// Lets go of both sockets: whatever was not said yet stays unsaid.
+    fn release(&self, py: Python<'_>) {
+        locked(py, &self.talk).release();
     }
 
-    /// How it has ended: None, or ("established" | "declined" | "failed", code, text).
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.engine)
+    }
+
+    /// How it has ended; as for `ClientSetup.outcome`.
     fn outcome(&self, py: Python<'_>) -> Option<Outcome> {
-        self.machine(py).ended().map(outcome)
+        locked(py, &self.talk).ending().map(outcome)
     }
 
     /// The endpoint of an established connection; once. `spin_us` bounds how long its waits look before they sleep.
     fn finish(&self, py: Python<'_>, spin_us: f64) -> PyResult<Endpoint> {
-        let made = self.machine(py).finish();
+        let made = locked(py, &self.talk).finish();
         endpoint(py, &self.engine, made, spin_us)
     }
 }
 
-impl ServerSetup {
-    fn machine(&self, py: Python<'_>) -> MutexGuard<'_, setup::ServerSetup> {
-        self.machine
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner)
+fn stream(tcp: RawFd) -> PyResult<Stream> {
+    let own = fds::with(tcp, |tcp| tcp.try_clone_to_owned());
+    Ok(Stream::new(own.map_err(|error| from_system(&error))?))
+}
+
+fn wait(wait: talk::Wait) -> Wait {
+    let (mut readable, mut writable) = (Vec::new(), Vec::new());
+    for event in wait.events {
+        match event {
+            Event::Readable(fd) => readable.push(fd),
+            Event::Writable(fd) => writable.push(fd),
+            Event::Meeting => {}
+        }
     }
+    (readable, writable, wait.until.as_secs_f64())
+}
+
+fn offer(memory: bool, rdma: Option<&Bound<'_, RdmaOffer>>) -> Offer {
+    let rdma = rdma.map(|rdma| rdma.get().offer());
+    Offer { memory, rdma }
 }
 
 fn options(rmb_size: u32, preallocate: bool) -> PyResult<Options> {
@@ -315,36 +230,24 @@ fn options(rmb_size: u32, preallocate: bool) -> PyResult<Options> {
     Ok(Options { size, preallocate })
 }
 
-fn check_wanted(data: &[u8], wanted: usize) -> PyResult<()> {
-    if data.len() <= wanted {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "{} bytes, at most {wanted} are wanted",
-        data.len()
-    )))
-}
-
-fn misused(misuse: ApiMisuse) -> PyErr {
-    PyRuntimeError::new_err(misuse.to_string())
-}
-
-fn reason(incompatible: &Incompatible) -> (&'static str, String) {
-    (
-        if incompatible.is_version() {
-            "version"
-        } else {
-            "protocol"
-        },
-        incompatible.to_string(),
-    )
-}
-
-fn outcome(ended: &Ended) -> Outcome {
-    match ended {
-        Ended::Established => ("established", 0, String::new()),
-        Ended::Declined { diagnosis, text } => ("declined", diagnosis.0, text.clone()),
-        Ended::Failed { text } => ("failed", 0, text.clone()),
+fn outcome(ending: &Ending) -> Outcome {
+    match ending {
+        Ending::Setup(Ended::Established) => ("established", 0, String::new()),
+        Ending::Setup(Ended::Declined { diagnosis, text }) => {
+            ("declined", diagnosis.0, text.clone())
+        }
+        Ending::Setup(Ended::Failed { text }) => ("failed", 0, text.clone()),
+        Ending::Apart(Apart::System(errno)) => ("system", errno.cast_unsigned(), String::new()),
+        Ending::Apart(Apart::TimedOut) => ("discovery_timeout", 0, String::new()),
+        Ending::Apart(Apart::Stopped) => ("peer_stopped", 0, String::new()),
+        Ending::Apart(Apart::Incompatible(incompatible)) => {
+            let name = if incompatible.is_version() {
+                "version"
+            } else {
+                "protocol"
+            };
+            (name, 0, incompatible.to_string())
+        }
     }
 }
 
@@ -358,6 +261,25 @@ fn endpoint(
         .ok_or_else(|| PyRuntimeError::new_err("there is no established connection to finish"))?;
     let poll = moment(spin_us / 1e6);
     let agreed = established.agreed;
+    let (gid, peer_gid, device) = match established.far {
+        Far::Memory { peer } => (engine.get().driver.id().0, peer.0, None),
+        Far::Link {
+            device,
+            port,
+            gid,
+            peer_gid,
+            mtu,
+            qp_number,
+        } => {
+            let device = DeviceFacts {
+                name: device,
+                port,
+                mtu: mtu.bytes(),
+                pair: qp_number.get(),
+            };
+            (gid.0, peer_gid.0, Some(device))
+        }
+    };
     let facts = Facts {
         eid: agreed
             .eid
@@ -365,9 +287,9 @@ fn endpoint(
             .unwrap_or_default(),
         version: agreed.version as u8,
         release: agreed.release.map(|release| release.number()),
-        gid: hex(&engine.get().driver.id().0),
-        peer_gid: hex(&established.peer.0),
-        link_group: end.group().key().link_id,
+        gid: hex(&gid),
+        peer_gid: hex(&peer_gid),
+        device,
         spin: SpinTimes {
             inline: poll.min(INLINE_MAX),
             poll,

@@ -8,11 +8,12 @@
 use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PySlice};
 
+use super::super::awaitable::resolve;
 use super::super::gate::calling;
+use super::super::names;
 use super::{Endpoint, Inner};
 
 #[derive(Default)]
@@ -39,6 +40,8 @@ pub(super) struct Waiters {
     listed: bool,
     /// `_flush` is in the loop's next round.
     flush_planned: bool,
+    /// TCP has ended before the peer has: its end, or the loss, is awaited as well when nobody reads.
+    end_awaited: bool,
     told: News,
 }
 
@@ -74,7 +77,7 @@ impl Endpoint {
     /// # Errors
     /// RuntimeError in asyncio's words if another read waits.
     pub(in crate::python) fn enter_read(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
-        let mut inner = self.ours(py)?;
+        let mut inner = self.entered(py)?;
         if inner.waiters.reading {
             drop(inner);
             let text = format!(
@@ -102,7 +105,7 @@ impl Endpoint {
         }
         let future = inner.waiters.read.take();
         if inner.waiters.on_readable.is_none() {
-            inner.disarm_read();
+            inner.rest();
         }
         drop(inner);
         drop(future);
@@ -157,7 +160,7 @@ impl Endpoint {
             return Ok(PyBytes::new(py, b""));
         };
         let bytes = PyBytes::new(py, &side.to_vec());
-        side.call_method0(intern!(py, "clear"))?;
+        side.call_method0(names::clear(py))?;
         Ok(bytes)
     }
 
@@ -181,7 +184,7 @@ impl Endpoint {
 impl Endpoint {
     /// Whether the loop must have its turn before a drain may finish.
     pub(in crate::python) fn enter_drain(&self, py: Python<'_>) -> PyResult<bool> {
-        let mut inner = self.ours(py)?;
+        let mut inner = self.entered(py)?;
         Ok(inner.end.is_closed() || inner.must_yield())
     }
 
@@ -273,7 +276,7 @@ impl Endpoint {
             _ => {}
         }
         if plan {
-            engine.call_soon(py, slf.getattr(intern!(py, "_flush"))?)
+            engine.call_soon(py, slf.getattr(names::flush(py))?)
         } else {
             Ok(())
         }
@@ -328,21 +331,6 @@ impl Endpoint {
     }
 }
 
-/// A wake-up resolves with nothing: whoever waits looks by itself, and takes bytes only in the step that returns them.
-fn resolve(future: &Bound<'_, PyAny>) -> PyResult<()> {
-    let py = future.py();
-    calling(py, || resolve_now(future, py))
-}
-
-fn resolve_now(future: &Bound<'_, PyAny>, py: Python<'_>) -> PyResult<()> {
-    if future.call_method0(intern!(py, "done"))?.is_truthy()? {
-        return Ok(());
-    }
-    future
-        .call_method1(intern!(py, "set_result"), (py.None(),))
-        .map(drop)
-}
-
 /// Who is to be resolved, and who is to be called.
 #[derive(Default)]
 struct Woken {
@@ -368,17 +356,27 @@ impl Inner {
         }
     }
 
-    fn disarm_read(&mut self) {
-        if std::mem::take(&mut self.waiters.read_armed) {
+    /// Nobody waits for bytes.
+    fn rest(&mut self) {
+        if self.waiters.end_awaited {
+            self.waiters.read_armed = self.end.arm_end();
+        } else if std::mem::take(&mut self.waiters.read_armed) {
             self.end.disarm_read();
         }
     }
 
+    /// TCP has ended.
+    pub(super) fn tcp_ended(&mut self, is_reset: bool) {
+        self.end.tcp_ended(is_reset);
+        self.waiters.end_awaited = true;
+    }
+
     /// Moves the backlog on, and arms for the rest.
     fn arm_write(&mut self) {
-        // Each round that does not arm has moved at least one byte, or has found the end.
+        // Each round that does not arm has moved at least one byte, or has found a fault and dropped the backlog: also one
+        // that a read has met before. Were it kept, the loop would look after it in every round, for ever.
         let mut armed = false;
-        while !armed && self.end.backlog() > 0 && self.end.write_fault().is_none() {
+        while !armed && self.end.backlog() > 0 {
             armed = self.end.arm_write();
         }
         self.waiters.write_armed = armed;
@@ -398,7 +396,7 @@ impl Inner {
                 woken.callbacks.push(callback.clone_ref(py));
             }
         } else {
-            self.disarm_read();
+            self.rest();
         }
         self.arm_write();
         let news = self.news();
