@@ -2,15 +2,29 @@
 
 from smcfast import _native
 from smcfast.config import SmcConfig
-from smcfast.connect import open_smc_connection
+from smcfast.connect import create_smc_connection, open_smc_connection
 from smcfast.counts import Stats, stats
-from smcfast.errors import Fallback, PeerMisbehaved, SmcConfigError, SmcError, SmcFallbackError, SmcHandshakeError
+from smcfast.errors import (
+    Fallback,
+    PeerMisbehaved,
+    SmcConfigError,
+    SmcError,
+    SmcFallbackError,
+    SmcHandshakeError,
+    SmcLinkError,
+)
+from smcfast.held import smc_info
 from smcfast.info import SmcInfo
-from smcfast.server import SmcServer, start_smc_server
+from smcfast.kernel import AF_SMC, IPPROTO_SMC, SMCPROTO_SMC, SMCPROTO_SMC6
+from smcfast.server import SmcServer, create_smc_server, start_smc_server
 
 __version__ = _native.version()
 
 __all__ = [
+    "AF_SMC",
+    "IPPROTO_SMC",
+    "SMCPROTO_SMC",
+    "SMCPROTO_SMC6",
     "Fallback",
     "SmcConfig",
     "PeerMisbehaved",
@@ -19,10 +33,14 @@ __all__ = [
     "SmcFallbackError",
     "SmcHandshakeError",
     "SmcInfo",
+    "SmcLinkError",
     "SmcServer",
     "Stats",
     "__version__",
+    "create_smc_connection",
+    "create_smc_server",
     "open_smc_connection",
+    "smc_info",
     "start_smc_server",
     "stats",
 ]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from smcfast import _core
+from smcfast.tls import teach_start_tls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from smcfast.transport import RingTransport
 
 _ATTRIBUTE = "_smcfast_engine"
-_creation = threading.Lock()
 
 
 class LoopEngine:
@@ -25,7 +28,9 @@ class LoopEngine:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Create the engine and have the loop poll its one fd. OSError: EMFILE, ENFILE, ENOMEM."""
         self._transports: dict[int, weakref.WeakSet[RingTransport]] = {}
-        self.core = _core.Engine(loop.create_future, loop.call_soon, self._group_died)
+        self._loop = loop
+        self._thread = threading.current_thread().name
+        self.core = _core.Engine(loop.create_future, loop.call_soon, self._group_died, self._check_thread)
         loop.add_reader(self.core.fileno(), self.core.progress)
 
     def attach(self, transport: RingTransport, group: int) -> None:
@@ -40,21 +45,77 @@ class LoopEngine:
             if not members:
                 del self._transports[group]
 
+    def _check_thread(self) -> None:
+        """A stream is used in a thread that was not the last one.
+
+        :raises RuntimeError: that is not the thread of the loop.
+        """
+        here, thread = asyncio._get_running_loop(), threading.current_thread().name
+        # Nobody runs the loop: whoever sets something up before or clears up behind may do so from any thread.
+        if here is not self._loop and (here is not None or self._loop.is_running()):
+            raise RuntimeError(
+                f"this stream belongs to {self._loop!r} in thread {self._thread!r} and was used in thread {thread!r}"
+                + (", which runs no loop" if here is None else f", which runs {here!r}")
+                + "; call_soon_threadsafe and run_coroutine_threadsafe reach a loop from other threads"
+            )
+        self._thread = thread
+
+    async def ready(self, readable: Sequence[int], writable: Sequence[int], until: float, spin: float = 0.0) -> bool:
+        """Wait until one of the descriptors has something to read, or has room; False when `until` came first.
+
+        Leaves nothing behind, cancelled or not. Much cheaper than the loop's own readers, which uvloop makes anew each time.
+
+        :param until: a moment of `time.monotonic`.
+        :param spin: seconds to look, with the loop going on, before sleeping.
+        :raises OSError: ENOSPC, ENOMEM: the kernel watches no more.
+        """
+        if spin and self.core.spin_is_worthwhile() and await self._look(readable, writable, spin):
+            return True
+        number, waiter = self.core.watch(readable, writable)
+        timer = self._loop.call_later(max(until - monotonic(), 0.0), _time_is_up, waiter)
+        try:
+            return await waiter is None
+        finally:
+            timer.cancel()
+            self.core.unwatch(number)
+
+    async def _look(self, readable: Sequence[int], writable: Sequence[int], spin: float) -> bool:
+        found = False
+        end = monotonic() + spin
+        try:
+            while not found and monotonic() < end:
+                await asyncio.sleep(0)
+                found = _core.is_ready(readable, writable)
+        finally:
+            self.core.spun(found)
+        return found
+
     def _group_died(self, group: int) -> None:
         for transport in list(self._transports.get(group, ())):
-            transport.peer_lost()
+            try:
+                transport.peer_lost()
+            except Exception as error:  # noqa: BLE001 - the others must hear of it all the same
+                message = "Error in a transport whose peer has died"
+                self._loop.call_exception_handler({"message": message, "exception": error, "transport": transport})
+
+
+def _time_is_up(waiter: asyncio.Future[bool | None]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)
 
 
 def engine(loop: asyncio.AbstractEventLoop | None = None) -> LoopEngine:
-    """Return the engine of `loop` (default: the running one), made at its first use.
+    """Return the engine of `loop` (default: the running one), made at its first use, which is in the loop's own thread.
 
-    A child that goes on with a loop of its parent gets an engine of its own.
+    A child that goes on with a loop of its parent gets an engine of its own. No lock: one that another thread holds while
+    this one forks would be held in the child for ever.
     """
     loop = loop or asyncio.get_running_loop()
-    with _creation:
-        existing: LoopEngine | None = getattr(loop, _ATTRIBUTE, None)
-        if existing is not None and existing.core.is_ours:
-            return existing
-        created = LoopEngine(loop)
-        setattr(loop, _ATTRIBUTE, created)
-        return created
+    existing: LoopEngine | None = getattr(loop, _ATTRIBUTE, None)
+    if existing is not None and existing.core.is_ours:
+        return existing
+    created = LoopEngine(loop)
+    setattr(loop, _ATTRIBUTE, created)
+    if existing is None:
+        teach_start_tls(loop)
+    return created

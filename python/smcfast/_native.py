@@ -19,7 +19,13 @@ AVAILABLE: bool
 if sys.platform == "linux":
     try:
         from smcfast import _core
-    except ImportError:
+    except ImportError as error:
+        if "subinterpreter" in str(error):
+            # TCP alone would work, but the wish was for something else, and processes or threads can have it.
+            raise ImportError(
+                "smcfast cannot be used in a subinterpreter, since its native core has one state for the whole process; "
+                "use processes, or threads with an event loop each"
+            ) from error
         AVAILABLE = False
     else:
         AVAILABLE = True

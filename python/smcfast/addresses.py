@@ -10,6 +10,7 @@ import asyncio
 import errno
 import functools
 import itertools
+import os
 import select
 import socket
 from collections import OrderedDict
@@ -31,6 +32,11 @@ class Closable(Protocol):
 _T = TypeVar("_T")
 ExtraT = TypeVar("ExtraT", bound=Closable)
 """What a connect attempt carries with it."""
+Prepare: TypeAlias = "Callable[[socket.socket, tuple[Any, ...]], ExtraT]"
+"""Makes it for a socket and the address that it is about to be connected to."""
+Beside: TypeAlias = "Callable[[ExtraT], Prepare[ExtraT] | None]"
+"""From what an attempt carries to what another one to the same address would carry; None for no other one."""
+_Connection: TypeAlias = "tuple[socket.socket, tuple[Any, ...], ExtraT]"
 
 
 async def resolve(
@@ -40,7 +46,7 @@ async def resolve(
 
     :raises OSError: the name is unknown (`socket.gaierror`) or has no address.
     """
-    infos = _numeric(host, port, family, proto)
+    infos = _numeric(host, _number(port), family, proto)
     if infos is None:
         infos = list(
             await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM, proto=proto, flags=flags)
@@ -48,6 +54,14 @@ async def resolve(
     if not infos:
         raise OSError("getaddrinfo() returned empty list")
     return infos
+
+
+def _number(port: int | str | None) -> int | str | None:
+    """A port that is a number in letters, as a number: getaddrinfo would take it modulo 65536."""
+    try:
+        return port if port is None else int(port)
+    except ValueError:
+        return port
 
 
 def _numeric(host: str | None, port: int | str | None, family: int, proto: int) -> list[AddrInfo] | None:
@@ -83,19 +97,28 @@ async def connect(
     infos: Sequence[AddrInfo],
     local_infos: Sequence[AddrInfo] | None,
     delay: float | None,
-    prepare: Callable[[socket.socket, tuple[Any, ...]], ExtraT],
+    prepare: Prepare[ExtraT],
     *,
     all_errors: bool = False,
-) -> tuple[socket.socket, tuple[Any, ...], ExtraT]:
+    beside: Beside[ExtraT] | None = None,
+    patience: float = 0.0,
+) -> _Connection[ExtraT]:
     """The first of `infos` that can be connected: its socket, its address and what `prepare` made for it.
 
     :param delay: seconds after which the next address is tried beside the present one; None tries one at a time.
     :param prepare: called for each socket right before its connect; what it returns is closed if that fails.
+    :param beside: an attempt that takes longer than `patience` seconds gets another one beside it, made by what this
+        returns. Where the local port is given, the other one takes its place.
     :raises OSError: no address could be connected; several different failures are one error with all their texts.
     :raises ExceptionGroup: the same with `all_errors`: each failure.
     """
     failures: list[OSError] = []
-    attempts = [functools.partial(_attempt, loop, failures, info, local_infos, prepare) for info in infos]
+    attempts: list[Callable[[], Coroutine[Any, Any, _Connection[ExtraT]]]]
+    if beside is None:
+        attempts = [functools.partial(_attempt, loop, failures, info, local_infos, prepare) for info in infos]
+    else:
+        waits = (beside, patience)
+        attempts = [functools.partial(_patient, loop, failures, info, local_infos, prepare, *waits) for info in infos]
     winner = await (_one_by_one(attempts) if delay is None else _race(loop, attempts, delay))
     if winner is not None:
         return winner
@@ -140,11 +163,57 @@ async def _race(
                 return winners[0]
         return None
     finally:
-        for task in running:
-            task.cancel()
-            task.add_done_callback(lambda task: _drop(task.result()) if _succeeded(task) else None)
-        if running:
-            await asyncio.wait(running)
+        await _abandon(running)
+
+
+async def _abandon(running: set[asyncio.Task[_Connection[ExtraT]]]) -> None:
+    """End attempts that nobody needs any more, and wait for that."""
+    for task in running:
+        task.cancel()
+        task.add_done_callback(lambda task: _drop(task.result()) if _succeeded(task) else None)
+    if running:
+        await asyncio.wait(running)
+
+
+async def _patient(
+    loop: asyncio.AbstractEventLoop,
+    failures: list[OSError],
+    info: AddrInfo,
+    local_infos: Sequence[AddrInfo] | None,
+    prepare: Prepare[ExtraT],
+    beside: Beside[ExtraT],
+    patience: float,
+) -> _Connection[ExtraT]:
+    """An attempt, and another one beside it if it takes its time: the first success, or the first failure of theirs."""
+    carried: list[ExtraT] = []
+    own_failures: list[OSError] = []
+
+    def noting(sock: socket.socket, sockaddr: tuple[Any, ...]) -> ExtraT:
+        carried.append(prepare(sock, sockaddr))
+        return carried[-1]
+
+    running = {loop.create_task(_attempt(loop, own_failures, info, local_infos, noting))}
+    try:
+        done, running = await asyncio.wait(running, timeout=patience)
+        other = beside(carried[-1]) if running and carried else None
+        if other is not None:
+            if any(local[4][1] for local in local_infos or ()):
+                await _abandon(running)
+                running = set()
+            running.add(loop.create_task(_attempt(loop, own_failures, info, local_infos, other)))
+        while True:
+            winners = [task.result() for task in done if _succeeded(task)]
+            for loser in winners[1:]:
+                _drop(loser)
+            if winners:
+                return winners[0]
+            if not running:
+                failures.append(own_failures[0])
+                raise own_failures[0]
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        own_failures.clear()
+        await _abandon(running)
 
 
 def _succeeded(task: asyncio.Task[Any]) -> bool:
@@ -160,7 +229,7 @@ def _succeeded(task: asyncio.Task[Any]) -> bool:
     return error is None
 
 
-def _drop(connection: tuple[socket.socket, tuple[Any, ...], Closable]) -> None:
+def _drop(connection: _Connection[Closable]) -> None:
     sock, _, extra = connection
     extra.close()
     sock.close()
@@ -178,8 +247,8 @@ async def _attempt(
     failures: list[OSError],
     info: AddrInfo,
     local_infos: Sequence[AddrInfo] | None,
-    prepare: Callable[[socket.socket, tuple[Any, ...]], ExtraT],
-) -> tuple[socket.socket, tuple[Any, ...], ExtraT]:
+    prepare: Prepare[ExtraT],
+) -> _Connection[ExtraT]:
     family, kind, proto, _, sockaddr = info
     sock: socket.socket | None = None
     extra: ExtraT | None = None
@@ -225,7 +294,7 @@ def _is_writable(sock: socket.socket) -> bool:
 
 async def _writable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
     waiter: asyncio.Future[None] = loop.create_future()
-    fd = sock.fileno()
+    fd, pid = sock.fileno(), os.getpid()
 
     def wake() -> None:
         if not waiter.done():
@@ -235,7 +304,8 @@ async def _writable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
     try:
         await waiter
     finally:
-        loop.remove_writer(fd)
+        if os.getpid() == pid:  # a forked child that drops this wait shares the loop's epoll set with its parent
+            loop.remove_writer(fd)
 
 
 def _bind(sock: socket.socket, family: int, local_infos: Iterable[AddrInfo]) -> None:

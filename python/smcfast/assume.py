@@ -12,11 +12,11 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from smcfast import netlink, rendezvous
-from smcfast.discovery import BACKLOG, allowed_uids
+from smcfast.discovery import BACKLOG
 from smcfast.reasons import LOCAL
+from smcfast.users import allowed_uids
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Collection, Sequence
 
     from smcfast.config import SmcConfig
@@ -117,7 +117,7 @@ class _Ends:
         return entry is None or not entry.inode or entry.uid == uid
 
 
-async def proposes(loop: asyncio.AbstractEventLoop, tcp: socket.socket, deadline: float) -> bool:
+async def proposes(tcp: socket.socket, deadline: float) -> bool:
     """Does the client's stream begin with a CLC message? Every byte stays in the stream.
 
     False also when its first bytes have not come by `deadline`: a client that waits for the server to speak.
@@ -129,7 +129,7 @@ async def proposes(loop: asyncio.AbstractEventLoop, tcp: socket.socket, deadline
                 return False
             # The bytes that are there must not wake us in a loop.
             tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(head) + 1)
-            await rendezvous.readable(loop, (tcp,), deadline)
+            await rendezvous.readable((tcp,), deadline)
             before, head = head, _peek(tcp)
             if head == before:
                 return False  # Nobody has more: its time, or its stream, is at the end.

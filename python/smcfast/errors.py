@@ -69,6 +69,14 @@ class SmcHandshakeError(SmcError, ConnectionError):
         return type(self), (self.fallback,)
 
 
+class SmcLinkError(SmcError, ConnectionResetError):
+    """The RDMA link that carried the connection is lost: the message names the cause.
+
+    That may be a peer that does not answer (its process, its host or the way to it), a port that is down, a device that
+    was removed, or a peer that has ended the link. What had come before can be read first. Connections on other links go on.
+    """
+
+
 class PeerMisbehaved(SmcError, ConnectionError):
     """The peer broke the protocol: the message names the field and the fault. The connection is over."""
 

@@ -5,35 +5,32 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from smcfast import _native, counts, log
-from smcfast.config import ABSENT_DISCOVERIES, ABSENT_PATHS
+from smcfast import _native, counts, kernel, log
 from smcfast.errors import Fallback, SmcFallbackError
 from smcfast.info import SmcInfo
-from smcfast.reasons import explained, reason
+from smcfast.reasons import reason
 
 if TYPE_CHECKING:
     from smcfast.config import SmcConfig
 
 
-def beforehand(config: SmcConfig, tls: bool) -> Fallback | None:
+def beforehand(config: SmcConfig) -> Fallback | None:
     """Why no connection of this configuration can be anything but TCP; None when one has to look."""
     if not _native.AVAILABLE:
         return reason("platform")
-    if tls:
-        return reason("tls")
     return _switched_off(config)
 
 
 def _switched_off(config: SmcConfig) -> Fallback | None:
     """Does the configuration leave a path, and a way to find the peer, that this version has?"""
-    if not set(config.paths) - set(ABSENT_PATHS):
-        absent = " nor ".join(config.paths)
-        return explained("disabled", f"paths={tuple(config.paths)}: this version has no {absent}" if absent else "")
-    if config.assume or set(config.discovery) - set(ABSENT_DISCOVERIES):
-        return None
-    absent = " nor ".join(config.discovery)
-    text = f"discovery={tuple(config.discovery)}: this version has no {absent}"
-    return explained("disabled", text if absent else "")
+    usable = set(config.paths)
+    if not usable:
+        return reason("disabled")
+    if "kernel" in usable:
+        why = kernel.why_none()
+        if why is None or usable == {"kernel"}:
+            return why
+    return None if config.assume or config.discovery else reason("disabled")
 
 
 def settle(config: SmcConfig, role: str, peer: str, why: Fallback) -> SmcInfo:

@@ -18,22 +18,24 @@ class SmcInfo:
 
     Every field but `path` is None where the path does not have it; "tcp" has `fallback` and `setup_us`.
 
-    :param path: "smc-d" (shared memory), "smc-r" (RDMA), "kernel" (a kernel SMC socket) or "tcp"; this version has the
-        first and the last.
+    :param path: "smc-d" (shared memory), "smc-r" (RDMA), "kernel" (a kernel SMC socket) or "tcp".
     :param fallback: why the path is "tcp": code, name and text. Default: None.
+    :param mode: "smc-r" or "smc-d", on path "kernel". Default: None.
     :param version: the CLC version of the handshake. Default: None.
     :param release: the CLC release within the version, at the first connection of a link group: the others do not agree
         on one. Default: None.
     :param eid: the enterprise id that both ends share. Default: None.
     :param rmb_size: bytes of the own receive buffer. Default: None.
     :param peer_rmb_size: bytes of the peer's receive buffer. Default: None.
-    :param mtu: path MTU in bytes (smc-r). Default: None.
-    :param device: name of the device (smc-r). Default: None.
-    :param gid: the own GID, hexadecimal. Default: None.
-    :param peer_gid: the peer's GID, hexadecimal. Default: None.
+    :param mtu: path MTU in bytes: the smaller one of both ends (smc-r). Default: None.
+    :param device: name of the RDMA device (smc-r). Default: None.
+    :param port: number of the port on the device, from 1 on (smc-r). Default: None.
+    :param gid: the own GID: the event loop's id (smc-d) or the RoCE address (smc-r), hexadecimal. Default: None.
+    :param peer_gid: the peer's GID, likewise. Default: None.
     :param qpn: own queue pair number (smc-r). Default: None.
-    :param link_group: number of the link group, which is all connections between two event loops. The server has given
-        it, so it is the same at both ends. Default: None.
+    :param link_group: number of the link group, which is all connections between two event loops in the same roles. On
+        "smc-d" the server has given it, so it is the same at both ends; on "smc-r" each end counts for itself.
+        Default: None.
     :param setup_us: microseconds until the streams were ready: from the start of the TCP connect (client) or from accept
         (server), with discovery, handshake and TLS, without the look-up of names. Default: None.
     :param read_counters: what `counters` asks. Default: None.
@@ -41,6 +43,7 @@ class SmcInfo:
 
     path: Literal["smc-d", "smc-r", "kernel", "tcp"]
     fallback: Fallback | None = None
+    mode: Literal["smc-r", "smc-d"] | None = None
     version: int | None = None
     release: int | None = None
     eid: str | None = None
@@ -48,6 +51,7 @@ class SmcInfo:
     peer_rmb_size: int | None = None
     mtu: int | None = None
     device: str | None = None
+    port: int | None = None
     gid: str | None = None
     peer_gid: str | None = None
     qpn: int | None = None

@@ -14,6 +14,7 @@ from smcfast.errors import SmcConfigError
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
 
     from smcfast.errors import Fallback
     from smcfast.info import SmcInfo
@@ -23,6 +24,16 @@ logger = logging.getLogger("smcfast")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _lock = threading.Lock()
 _done = False
+
+
+def _renew() -> None:
+    """Another thread may have held the lock when this process was forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 def set_up() -> None:
@@ -55,9 +66,11 @@ def _obey(text: str | None) -> None:
 
 
 def name(address: object) -> str:
-    """An end of a connection for people: host:port, [v6]:port, or the path of a socket that has one."""
+    """An end of a connection for people: host:port, [v6]:port, or the path of a unix socket."""
+    if address is None:
+        return "a lost peer"
     if not isinstance(address, tuple):
-        return str(address)
+        return str(address) or "an unnamed socket"
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -93,3 +106,9 @@ def failure(level: int, peer: str, why: Fallback) -> None:
     """One line for one connection of a server that a broken handshake has spoiled."""
     extra = {"smc_code": why.code, "smc_name": why.name}
     logger.log(level, "server connection with %s is closed: %s", peer, why, extra=extra)
+
+
+def skipped(ports: Sequence[str]) -> None:
+    """One line at DEBUG for one connection that has a device, after `ports` that do not fit, each with what it lacks."""
+    if ports:
+        logger.debug("RDMA devices that are passed over: %s", "; ".join(ports))

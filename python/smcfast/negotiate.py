@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from smcfast import assume, handshake, remembered, rendezvous
+from smcfast import _native, assume, handshake, option, remembered, ways
 from smcfast.errors import Fallback, SmcHandshakeError
 from smcfast.info import SmcInfo
-from smcfast.reasons import DECLINED_MEMORY, explained, reason, trouble
+from smcfast.reasons import DECLINED_MEMORY, LOCAL, explained, reason, trouble
+from smcfast.ways import MEMORY, Ways
+
+if _native.AVAILABLE:
+    from smcfast import _core
+    from smcfast._loop import engine
 
 if TYPE_CHECKING:
-    import asyncio
     import socket
 
-    from smcfast._core import ClientSetup, Endpoint, Engine, ServerSetup
+    from smcfast._core import ClientSetup, Endpoint, ServerSetup
     from smcfast.config import SmcConfig
     from smcfast.discovery import Caller, Invitation
+    from smcfast.option import Offer
     from smcfast.places import Place
 
 DISCOVERY_SHARE: Final = 0.75
@@ -27,44 +32,47 @@ CLIENT_SHARE: Final = 0.875
 """The part of it that a client has for all: what it sends last still reaches its server in time."""
 
 
+def spin(config: SmcConfig) -> float:
+    """Seconds for which a handshake looks for the peer's next word before it sleeps.
+
+    Twice as long as for data: what the peer does meanwhile takes 50 to 100 microseconds.
+    """
+    return 2 * config.spin_us / 1e6
+
+
 @dataclass(frozen=True)
 class Clock:
-    """One connection's time-out: discovery and handshake together, in loop time."""
+    """One connection's time-out, for discovery and handshake together. Moments are those of `time.monotonic`."""
 
-    loop: asyncio.AbstractEventLoop
-    started: float
     timeout: float
+    """Seconds."""
     begun: float
-    """When the user's wait began, by `time.perf_counter`: uvloop's time has milliseconds only."""
-    since: float
-    """When the time-out began, by `time.perf_counter`: uvloop's time stands still while a callback runs."""
+    """When the user's wait began."""
+    started: float
+    """When the time-out began."""
 
     @classmethod
-    def start(cls, loop: asyncio.AbstractEventLoop, config: SmcConfig) -> Clock:
-        """Both times begin now."""
-        now = time.perf_counter()
-        return cls(loop, loop.time(), config.handshake_timeout, now, now)
+    def start(cls, config: SmcConfig) -> Clock:
+        """Both begin now."""
+        now = monotonic()
+        return cls(config.handshake_timeout, now, now)
 
     def restarted(self) -> Clock:
         """The time-out begins anew, as for a client whose TCP connection is there; the user's wait does not."""
-        return replace(self, started=self.loop.time(), since=time.perf_counter())
+        return replace(self, started=monotonic())
 
     @property
     def discovery_deadline(self) -> float:
-        """Loop time until which the peer may decide."""
+        """Until when the peer may decide."""
         return self.started + DISCOVERY_SHARE * self.timeout
 
     def left(self, now: float, share: float = 1.0) -> float:
         """Seconds that the handshake still has of `share` of the time-out."""
         return max(self.started + share * self.timeout - now, 0.0)
 
-    def is_late(self) -> bool:
-        """Is a client's time over, whatever the loop's clock says?"""
-        return time.perf_counter() - self.since >= CLIENT_SHARE * self.timeout
-
     def elapsed_us(self) -> int:
         """Microseconds of the user's wait so far."""
-        return round((time.perf_counter() - self.begun) * 1e6)
+        return round((monotonic() - self.begun) * 1e6)
 
 
 async def as_client(
@@ -75,28 +83,78 @@ async def as_client(
     :param host: the peer's name as the user wrote it.
     :raises SmcHandshakeError: handshake bytes are left in the TCP stream.
     """
+    found = await _invited(clock, tcp, invitation, config)
+    if not isinstance(found, Fallback) or _has_spoken(found):
+        return found
+    why = invitation.mark.answer(tcp, found)
+    if why is None:
+        try:
+            return await announced(clock, tcp, config)
+        except SmcHandshakeError as error:
+            if error.fallback.name == "handshake_failed":
+                invitation.mark.remember()
+            raise
+    return await assuming(clock, tcp, config, host, why) if assume.may_assume(found, assume.CLIENT_KNOWS) else why
+
+
+def _has_spoken(why: Fallback) -> bool:
+    """Did the connection become TCP in a CLC handshake, so that there is no second one?"""
+    return why.name != "peer_plain" and why.code >> 16 != LOCAL
+
+
+async def connected(clock: Clock, tcp: socket.socket, config: SmcConfig) -> Endpoint | Fallback:
+    """The client's way over a socket that the caller has connected; errors as for `as_client`."""
+    why = option.outcome(tcp, reason("sock_given"))
+    return await announced(clock, tcp, config) if why is None else await assuming(clock, tcp, config, None, why)
+
+
+async def announced(clock: Clock, tcp: socket.socket, config: SmcConfig) -> Endpoint | Fallback:
+    """Propose to a peer that has announced SMC by the TCP option; it expects that now, and nothing else.
+
+    :raises SmcHandshakeError: it does not speak SMC, and the stream is spoiled.
+    """
     try:
-        answer = await invitation.answer(clock.loop, tcp, clock.discovery_deadline)
+        return await _proposing(clock, tcp, config, _ways_to(tcp, config))
+    except SmcHandshakeError as error:
+        text = f"{error.fallback.text}; the peer answered the TCP option, does it speak SMC?"
+        raise SmcHandshakeError(error.fallback._replace(text=text)) from None
+
+
+async def _invited(clock: Clock, tcp: socket.socket, invitation: Invitation, config: SmcConfig) -> Endpoint | Fallback:
+    setup = None
+    try:
+        if invitation.why is None:
+            mine = ways.of(tcp, config)
+            if mine.nothing is not None:
+                return mine.nothing  # The closed door tells the server.
+            try:
+                # Until the server has accepted and called there is time to make the own memory.
+                setup = client_setup(clock, tcp, config, mine)
+            except OSError as error:
+                return trouble(error)
+        answer = await invitation.answer(tcp, clock.discovery_deadline, spin(config))
+        invitation.close()
+        if isinstance(answer, Fallback):
+            return answer
+        assert setup is not None
+        setup.meet(answer.detach(), clock.discovery_deadline)
+        return _confirmed(clock, setup, await handshake.run(setup, spin(config)), config)
     finally:
         invitation.close()
-    found: Endpoint | Fallback
-    if isinstance(answer, Fallback):
-        found = answer
-    else:
-        with answer:
-            found = await _invited(clock, tcp, answer, config)
-    if isinstance(found, Fallback) and assume.may_assume(found, assume.CLIENT_KNOWS):
-        return await assuming(clock, tcp, config, host, found)
-    return found
+        if setup is not None:
+            setup.release()
 
 
-async def _invited(clock: Clock, tcp: socket.socket, conn: socket.socket, config: SmcConfig) -> Endpoint | Fallback:
-    try:
-        setup = client_setup(clock, config)
-    except OSError as error:
-        return trouble(error)
-    why = await handshake.as_client(clock.loop, tcp, conn, setup, clock.discovery_deadline, clock.is_late)
-    return setup.finish(config.spin_us) if why is None else why
+def _confirmed(clock: Clock, setup: ClientSetup, why: Fallback | None, config: SmcConfig) -> Endpoint | Fallback:
+    """The client's end of a handshake that came to `why`.
+
+    :raises SmcHandshakeError: it has confirmed, and cannot know whether that came in time: it was stopped meanwhile.
+    """
+    if why is not None:
+        return why
+    if not clock.left(monotonic()):
+        raise SmcHandshakeError(explained("handshake_failed", "this process was stopped until the time was over"))
+    return setup.finish(config.spin_us)
 
 
 async def assuming(
@@ -114,51 +172,108 @@ async def assuming(
         return otherwise
     if (address, port) in remembered.destinations:
         return reason("destination_remembered")
+    mine = _ways_to(tcp, config)
+    if mine.nothing is not None:
+        return mine.nothing
     try:
-        setup = client_setup(clock, config)
-        door = assume.Door(_loop_engine().id, tcp, config)
-    except OSError as error:
-        return trouble(error)
-    try:
-        why = await handshake.as_assuming_client(clock.loop, tcp, door, setup, clock.is_late)
+        return await _proposing(clock, tcp, config, mine)
     except SmcHandshakeError as error:
         remembered.destinations.add((address, port))
         text = f"{error.fallback.text}; does the peer speak SMC? check assume"
         raise SmcHandshakeError(error.fallback._replace(text=text)) from None
+
+
+def _ways_to(tcp: socket.socket, config: SmcConfig) -> Ways:
+    """The ways to a peer that no rendezvous was had with: memory only if it may be on this host."""
+    mine = ways.of(tcp, config)
+    return mine if mine.memory and ways.is_here(tcp) else ways.without_memory(mine)
+
+
+async def _proposing(clock: Clock, tcp: socket.socket, config: SmcConfig, mine: Ways) -> Endpoint | Fallback:
+    """Propose without a rendezvous, or decline where there is nothing to propose.
+
+    :raises SmcHandshakeError: the peer does not speak CLC, or broke off.
+    """
+    door = None
+    try:
+        try:
+            door = assume.Door(engine().core.id, tcp, config) if mine.memory else None
+            setup = client_setup(clock, tcp, config, mine)
+        except OSError as error:
+            mine = ways.without_memory(mine, trouble(error))
+            setup = _scarce_setup(clock, tcp, config, mine)
+        why = await handshake.as_assuming_client(setup, door if mine.memory else None)
     finally:
-        door.close()
-    return setup.finish(config.spin_us) if why is None else why
+        if door is not None:
+            door.close()
+    # A Decline of one's own, for a lack of anything to propose, says less than what is lacking.
+    return _confirmed(clock, setup, why if why is None else mine.nothing or why, config)
+
+
+def _scarce_setup(clock: Clock, tcp: socket.socket, config: SmcConfig, mine: Ways) -> ClientSetup:
+    """A set-up that needs hardly anything, for a peer that must have an answer.
+
+    :raises SmcHandshakeError: not even that can be had.
+    """
+    try:
+        return client_setup(clock, tcp, config, mine)
+    except OSError as error:
+        why = explained("handshake_failed", f"nothing could be proposed: {error.strerror}")
+        raise SmcHandshakeError(why) from error
 
 
 async def as_server(
-    clock: Clock, tcp: socket.socket, caller: Caller, setup: ServerSetup | None, place: Place, config: SmcConfig
+    clock: Clock,
+    tcp: socket.socket,
+    caller: Caller,
+    setup: ServerSetup | None,
+    place: Place,
+    config: SmcConfig,
+    offer: Offer | None = None,
 ) -> Endpoint | Fallback:
     """The server's way, after `greet`; closes the caller.
 
-    :param place: is taken already where there is a setup, and otherwise when an assumed client proposes.
+    :param place: is taken already where there is a setup, and otherwise when a client without a rendezvous proposes.
+    :param offer: what the listener's SYN/ACKs say.
     :raises SmcHandshakeError: handshake bytes are left in the TCP stream.
     """
     why: Fallback | None = caller.why or reason("peer_plain")
     try:
-        if caller.conn is not None and setup is not None:
-            why = await handshake.as_server(clock.loop, tcp, caller.conn, setup, clock.discovery_deadline)
+        if setup is not None:
+            why = await handshake.run(setup, spin(config))
             if why is None:
                 return setup.finish(config.spin_us)
     finally:
         caller.close()
     assert why is not None
-    return await _assumed(clock, tcp, place, config, why) if assume.may_assume(why, assume.SERVER_KNOWS) else why
+    if _has_spoken(why):
+        return why
+    told = why if offer is None else offer.answer(tcp, why)
+    if told is None:
+        return await _proposed(clock, tcp, place, config, reason("option_unanswered"))
+    if assume.may_assume(why, assume.SERVER_KNOWS) and config.assumes(None, *tcp.getsockname()[:2]):
+        return await _proposed(clock, tcp, place, config, told)
+    return told
 
 
-async def _assumed(
+async def _proposed(
     clock: Clock, tcp: socket.socket, place: Place, config: SmcConfig, otherwise: Fallback
 ) -> Endpoint | Fallback:
-    if not config.assumes(None, *tcp.getsockname()[:2]):
+    """Answer the Proposal of a client without a rendezvous; `otherwise` is the reason when it makes none."""
+    if not await assume.proposes(tcp, clock.discovery_deadline):
         return otherwise
-    if not await assume.proposes(clock.loop, tcp, clock.discovery_deadline):
-        return otherwise
+    return await _answering(clock, tcp, place, config)
+
+
+async def _answering(clock: Clock, tcp: socket.socket, place: Place, config: SmcConfig) -> Endpoint | Fallback:
+    """Answer the Proposal that a client without a rendezvous has made, if only by a Decline.
+
+    :param place: is taken here.
+    :raises SmcHandshakeError: the client does not speak it after all, or broke off, and the stream is spoiled.
+    """
+    mine = ways.of(tcp, config)
     try:
-        setup = server_setup(clock, config)
+        setup = server_setup(clock, tcp, config, mine)
         caller = assume.Caller(tcp, config)
     except OSError as error:
         # The Proposal must not reach the application, and there is nobody to decline it.
@@ -166,53 +281,54 @@ async def _assumed(
         raise SmcHandshakeError(why) from error
     busy = not place.take()
     if busy:
-        setup.decline(DECLINED_MEMORY, clock.loop.time())
-    found = await handshake.as_assumed_server(clock.loop, tcp, setup, caller)
+        setup.decline(DECLINED_MEMORY, monotonic())
+    found = await handshake.as_assumed_server(setup, caller)
     if found is None:
         return setup.finish(config.spin_us)
-    return reason("limit") if busy else found
+    return reason("limit") if busy else mine.nothing or found
 
 
-def greet(clock: Clock, caller: Caller, config: SmcConfig) -> ServerSetup | None:
-    """Send HELLO to the client that `caller` has reached, at once: it counts 50 ms from accept. None when it is TCP."""
+def greet(clock: Clock, tcp: socket.socket, caller: Caller, config: SmcConfig) -> ServerSetup | None:
+    """Say Hello to the client that `caller` has reached, at once: it counts 50 ms from accept. None when it is TCP."""
     if caller.conn is None:
         return None
+    mine = ways.of(tcp, config)
+    if mine.nothing is not None:
+        caller.refuse(mine.nothing)
+        return None
     try:
-        setup = server_setup(clock, config)
+        setup = server_setup(clock, tcp, config, mine)
     except OSError as error:
         caller.refuse(trouble(error))
         return None
-    if not rendezvous.send_frame(caller.conn, setup.hello()):
+    conn = caller.give_away()
+    if conn is None or not setup.meet(conn, clock.discovery_deadline):
         caller.refuse(reason("peer_stopped"))
         return None
     return setup
 
 
-def client_setup(clock: Clock, config: SmcConfig) -> ClientSetup:
-    """The core's machine for a client of the running loop.
+def client_setup(clock: Clock, tcp: socket.socket, config: SmcConfig, mine: Ways = MEMORY) -> ClientSetup:
+    """The core's set-up of a client of the running loop.
 
     :raises OSError: no memory or descriptors are left.
     """
-    from smcfast import _core  # Only where the core is: see smcfast._native.
-
-    now = clock.loop.time()
-    return _core.ClientSetup(_loop_engine(), config.rmb_size, now, clock.left(now, CLIENT_SHARE), config.preallocate)
-
-
-def server_setup(clock: Clock, config: SmcConfig) -> ServerSetup:
-    """The core's machine for a server of the running loop; errors as for `client_setup`."""
-    from smcfast import _core
-
-    now = clock.loop.time()
-    return _core.ServerSetup(_loop_engine(), config.rmb_size, now, clock.left(now), config.preallocate)
+    now = monotonic()
+    left = clock.left(now, CLIENT_SHARE)
+    return _core.ClientSetup(
+        engine().core, tcp.fileno(), config.rmb_size, now, left, config.preallocate, mine.memory, mine.rdma
+    )
 
 
-def _loop_engine() -> Engine:
-    from smcfast import _loop
-
-    return _loop.engine().core
+def server_setup(clock: Clock, tcp: socket.socket, config: SmcConfig, mine: Ways = MEMORY) -> ServerSetup:
+    """The core's set-up of a server of the running loop; errors as for `client_setup`."""
+    now = monotonic()
+    left = clock.left(now)
+    return _core.ServerSetup(
+        engine().core, tcp.fileno(), config.rmb_size, now, left, config.preallocate, mine.memory, mine.rdma
+    )
 
 
 def describe(clock: Clock, endpoint: Endpoint) -> SmcInfo:
     """What `endpoint` tells its user."""
-    return SmcInfo(path="smc-d", setup_us=clock.elapsed_us(), read_counters=endpoint.counters, **endpoint.description())
+    return SmcInfo(setup_us=clock.elapsed_us(), read_counters=endpoint.counters, **endpoint.description())

@@ -1,24 +1,22 @@
 """Exact socket look-ups by sock_diag: who owns this TCP address pair?
 
-The kernel answers within the send call, so a look-up never blocks and takes about 10 microseconds. It needs no
-privilege. Containers and sandboxes may refuse it, which is `SockDiagUnavailable` and not the end of the world.
-
-Facts: linux/sock_diag.h, linux/inet_diag.h, linux/netlink.h.
+The core asks, and the kernel answers within the call: a look-up never blocks and takes about 10 microseconds. It needs
+no privilege. Containers and sandboxes may refuse it, which is `SockDiagUnavailable` and not the end of the world.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import socket
 import struct
 import threading
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-NETLINK_SOCK_DIAG = 4
-SOCK_DIAG_BY_FAMILY = 20
-NLMSG_ERROR = 2
-NLM_F_REQUEST = 1
+if TYPE_CHECKING:
+    from smcfast._core import SockDiag
+
 SO_COOKIE = 57
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -29,18 +27,6 @@ TCP_LISTEN = 10
 
 PORT_MAX = 0xFFFF
 
-_ANY_STATE = 0xFFFF_FFFF
-_NO_COOKIE = b"\xff" * 8
-_NLMSGHDR = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
-_REQ_V2 = struct.Struct("=BBBBI")  # family, protocol, extensions, pad, states
-_PORTS = struct.Struct("!HH")
-_INTERFACE = struct.Struct("=I")
-_TAIL = struct.Struct("=5I")  # expires, rqueue, wqueue, uid, inode
-_SOCKID_SIZE = 48
-_REQUEST_SIZE = _NLMSGHDR.size + _REQ_V2.size + _SOCKID_SIZE
-_COOKIE_AT = _NLMSGHDR.size + 4 + 40
-_TAIL_AT = _NLMSGHDR.size + 4 + _SOCKID_SIZE
-_REPLY_MIN = _TAIL_AT + _TAIL.size
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -77,14 +63,20 @@ def address(sockaddr: tuple[Any, ...]) -> Address:
 
     :raises OSError: the host is not numeric.
     """
-    host, port = sockaddr[0].partition("%")[0], sockaddr[1]
+    family, host, is_link_local = _numeric(sockaddr[0])
+    return Address(family, host, sockaddr[1], sockaddr[3] if is_link_local and len(sockaddr) == 4 else 0)
+
+
+@functools.lru_cache(maxsize=256)
+def _numeric(host: str) -> tuple[int, bytes, bool]:
+    """Family and bytes of a host, and whether its interface matters; ports change, and hosts hardly ever."""
+    host = host.partition("%")[0]
     if ":" not in host:
-        return Address(socket.AF_INET, socket.inet_pton(socket.AF_INET, host), port, 0)
+        return socket.AF_INET, socket.inet_pton(socket.AF_INET, host), False
     packed = socket.inet_pton(socket.AF_INET6, host)
     if packed.startswith(_MAPPED):
-        return Address(socket.AF_INET, packed[12:], port, 0)
-    link_local = packed[0] == 0xFE and packed[1] & 0xC0 == 0x80
-    return Address(socket.AF_INET6, packed, port, sockaddr[3] if link_local and len(sockaddr) == 4 else 0)
+        return socket.AF_INET, packed[12:], False
+    return socket.AF_INET6, packed, packed[0] == 0xFE and packed[1] & 0xC0 == 0x80
 
 
 def destination(sockaddr: tuple[Any, ...]) -> Address:
@@ -130,15 +122,27 @@ def look_up(own: Address, peer: Address) -> Entry | None:
     """
     global _worked
     try:
-        entry = _socket_of_this_thread().ask(own, peer)
+        found = _socket_of_this_thread().ask(own.host, own.port, peer.host, peer.port, own.scope or peer.scope)
     except OSError as error:
         _threads.diag = None
         if error.errno in EXHAUSTED:
             raise
         raise SockDiagUnavailable(str(error)) from error
-    if entry is not None:
-        _worked = True
-    return entry
+    if found is None:
+        return None
+    _worked = True
+    return Entry(*found)
+
+
+def are_refused() -> bool:
+    """Are look-ups refused? Else this thread's socket is there from now on, in a moment without descriptors as well."""
+    try:
+        look_up(Address(socket.AF_INET, bytes(4), 0, 0), Address(socket.AF_INET, bytes(4), 0, 0))
+    except SockDiagUnavailable:
+        return True
+    except OSError:
+        pass  # EXHAUSTED, which may be over soon
+    return False
 
 
 def works() -> bool:
@@ -146,72 +150,20 @@ def works() -> bool:
     return _worked
 
 
-class _Diag:
-    """One netlink socket."""
-
-    def __init__(self) -> None:
-        self._sock = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG
-        )
-        self._sequence = 0
-
-    def __del__(self) -> None:
-        # The thread's last reference goes without anybody to call close().
-        if hasattr(self, "_sock"):
-            self._sock.close()
-
-    def ask(self, own: Address, peer: Address) -> Entry | None:
-        self._sequence = self._sequence % 0xFFFF_FFFF + 1
-        self._sock.sendto(_request(self._sequence, own, peer), (0, 0))
-        while True:
-            reply = self._sock.recv(4096)
-            sequence, entry = _read_reply(reply)
-            if sequence == self._sequence:
-                return entry
-
-
-def _request(sequence: int, own: Address, peer: Address) -> bytes:
-    return b"".join(
-        (
-            _NLMSGHDR.pack(_REQUEST_SIZE, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, sequence, 0),
-            _REQ_V2.pack(own.family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE),
-            _PORTS.pack(own.port, peer.port),
-            own.host.ljust(16, b"\0"),
-            peer.host.ljust(16, b"\0"),
-            _INTERFACE.pack(own.scope or peer.scope),
-            _NO_COOKIE,
-        )
-    )
-
-
-def _read_reply(reply: bytes) -> tuple[int, Entry | None]:
-    """Sequence and entry of one answer; None says that there is no such socket."""
-    if len(reply) < _NLMSGHDR.size:
-        raise OSError(errno.EPROTO, "short netlink message")
-    _, kind, _, sequence, _ = _NLMSGHDR.unpack_from(reply)
-    if kind == NLMSG_ERROR:
-        code = -struct.unpack_from("=i", reply, _NLMSGHDR.size)[0]
-        if code == errno.ENOENT:
-            return sequence, None
-        raise OSError(code, os.strerror(code))
-    if kind != SOCK_DIAG_BY_FAMILY or len(reply) < _REPLY_MIN:
-        raise OSError(errno.EPROTO, "unexpected netlink message")
-    _, _, _, uid, inode = _TAIL.unpack_from(reply, _TAIL_AT)
-    return sequence, Entry(reply[_NLMSGHDR.size + 1], uid, inode, struct.unpack_from("=Q", reply, _COOKIE_AT)[0])
-
-
 class _Threads(threading.local):
-    diag: _Diag | None = None
+    diag: SockDiag | None = None
 
 
 _threads = _Threads()
 _worked = False
 
 
-def _socket_of_this_thread() -> _Diag:
+def _socket_of_this_thread() -> SockDiag:
     diag = _threads.diag
     if diag is None:
-        diag = _threads.diag = _Diag()
+        from smcfast._core import SockDiag  # Only where the core is: see smcfast._native.
+
+        diag = _threads.diag = SockDiag()
     return diag
 
 

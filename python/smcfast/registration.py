@@ -24,25 +24,39 @@ BACKLOG: Final = 4096
 RETRY: Final = 0.01
 """Seconds until a worker that met a holder on the way in or out tries again."""
 RETRIES_MAX: Final = 100
+PATROL: Final = 1.0
+"""Seconds between two looks at a name that somebody else has, who may give it up at any time."""
 
 
 class Registration:
     """The name of one listening socket, held or waited for until `close`. Never raises: without it clients use TCP."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, listener: socket.socket, allowed: Collection[int] | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        allowed: Collection[int] | None = None,
+        cookie: int | None = None,
     ) -> None:
-        """:param allowed: the users whose processes may be siblings; None is the own one."""
+        """
+        :param allowed: the users whose processes may be siblings; None is the own one.
+        :param cookie: by which clients find the listener; None is its own one.
+        """
         self._loop = loop
         self._allowed = {os.geteuid()} if allowed is None else allowed
-        self._cookie = netlink.cookie(listener)
+        self._cookie = 0
         self._owned: list[socket.socket] = []
         self._waiting: list[socket.socket] = []
         self._ahead: socket.socket | None = None
         self._acceptor: Acceptor | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._retries = 0
-        self._claim()
+        try:
+            self._cookie = netlink.cookie(listener) if cookie is None else cookie
+        except OSError as error:  # as where the kernel has no cookies
+            self._give_up(error)
+        else:
+            self._claim()
 
     @property
     def holds(self) -> bool:
@@ -95,14 +109,15 @@ class Registration:
         try:
             self._owned.append(rendezvous.claim(rendezvous.listener_name(self._cookie)))
         except OSError as error:
-            if error.errno == errno.EADDRINUSE and self._retries < RETRIES_MAX:
-                self._retries += 1
-                self._timer = self._loop.call_later(RETRY, self._announce)
-            elif error.errno == errno.EADDRINUSE:
-                # Only its existence counts, so a stranger's name serves as long as it is there.
-                logger.warning("listener %x was announced by a stranger", self._cookie)
-            else:
+            if error.errno != errno.EADDRINUSE:
                 self._give_up(error)
+                return
+            # Only its existence counts, so somebody else's name serves as long as it is there.
+            self._retries += 1
+            if self._retries == RETRIES_MAX:
+                logger.warning("listener %x was announced by a stranger", self._cookie)
+            delay = RETRY if self._retries < RETRIES_MAX else PATROL
+            self._timer = self._loop.call_later(delay, self._announce)
 
     def _follow(self) -> None:
         """Wait behind the holder."""
@@ -131,9 +146,8 @@ class Registration:
     def _go_alone(self, why: str) -> None:
         """Do without the holder's name: a stranger who has it must not keep the clients away."""
         logger.warning("listener %x: this worker cannot take over from another one: %s", self._cookie, why)
-        if not rendezvous.exists(rendezvous.listener_name(self._cookie)):
-            self._retries = 0
-            self._announce()
+        self._retries = RETRIES_MAX
+        self._announce()
 
     def _unfollow(self) -> None:
         if self._ahead is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -15,36 +14,36 @@ DESTINATION_SECONDS: Final = 600.0
 
 
 class Remembered:
-    """At most `ENTRIES_MAX` keys, each for `seconds`; thread-safe. When full, the oldest one goes."""
+    """At most `ENTRIES_MAX` keys, each for `seconds`. When full, the oldest one goes.
+
+    Thread-safe without a lock, which a fork might leave locked in the child: each step is one of a dict's own.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._lock = threading.Lock()
         self._until: dict[Hashable, float] = {}
 
     def add(self, key: Hashable) -> None:
         """Keep `key` from now on."""
-        with self._lock:
-            self._until.pop(key, None)
-            self._until[key] = self._clock() + self._seconds
-            while len(self._until) > ENTRIES_MAX:
-                del self._until[next(iter(self._until))]
+        self._until.pop(key, None)
+        self._until[key] = self._clock() + self._seconds
+        for oldest in list(self._until)[:-ENTRIES_MAX]:
+            self._until.pop(oldest, None)
 
     def __contains__(self, key: Hashable) -> bool:
-        if not self._until:
+        until = self._until.get(key)
+        if until is None:
             return False
-        with self._lock:
-            until = self._until.get(key)
-            if until is None:
-                return False
-            if self._clock() < until:
-                return True
-            del self._until[key]
-            return False
+        if self._clock() < until:
+            return True
+        self._until.pop(key, None)
+        return False
 
 
 listeners = Remembered(LISTENER_SECONDS)
 """Cookies of listeners whose acceptor did not answer."""
 destinations = Remembered(DESTINATION_SECONDS)
 """Addresses of assumed peers that did not speak SMC."""
+announced = Remembered(DESTINATION_SECONDS)
+"""Addresses that answered the option and did not speak SMC, or did not answer because of it."""

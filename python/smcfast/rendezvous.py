@@ -8,6 +8,7 @@ All names are abstract (they vanish with their socket) and unversioned; versions
 | ``smcfast/h/<cookie>`` | seqpacket | the holder of the former; workers that share the listener wait there to take over |
 | ``smcfast/c/<cookie>`` | seqpacket | the connecting TCP socket with this cookie can be met here by its server |
 | ``smcfast/a/<engine>/<port>`` | seqpacket | the same for an assumed peer: by engine id and local TCP port |
+| ``smcfast/s/<cookie>`` | seqpacket | a process hands out its status page here; the cookie is that of the socket itself |
 
 Cookies and engine ids are hexadecimal, ports decimal. Abstract names have no permissions, hence `credentials`.
 """
@@ -15,23 +16,24 @@ Cookies and engine ids are hexadecimal, ports decimal. Abstract names have no pe
 from __future__ import annotations
 
 import array
-import contextlib
 import errno
 import os
 import socket
 import struct
 from typing import TYPE_CHECKING
 
+from smcfast import _native
+
+if _native.AVAILABLE:
+    from smcfast._loop import engine
+
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterable, Sequence
 
 FRAME_MAX = 4096
 """Bytes of the largest frame that is read; the present ones have at most 56."""
 FDS_MAX = 4
 """File descriptors that are taken with one frame; the present ones carry at most two."""
-SO_PEERPIDFD = 77
-"""Linux 6.5; facts: asm-generic/socket.h."""
 
 _UCRED = struct.Struct("=iII")
 _FD_SIZE = array.array("i").itemsize
@@ -57,6 +59,11 @@ def client_name(cookie: int) -> bytes:
 def assumed_name(engine: bytes, port: int) -> bytes:
     """Where a client of an assumed peer waits for its server."""
     return b"\0smcfast/a/%s/%d" % (engine.hex().encode(), port)
+
+
+def status_name(cookie: int) -> bytes:
+    """Where a process can be asked for its status page."""
+    return b"\0smcfast/s/%x" % cookie
 
 
 def _bound(kind: int, name: bytes, backlog: int | None) -> socket.socket:
@@ -117,16 +124,6 @@ def credentials(conn: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def pidfd(conn: socket.socket) -> int | None:
-    """A new pidfd of the other end's process, None when there is no way to get one."""
-    with contextlib.suppress(OSError):
-        return conn.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
-    # Before Linux 6.5. Should the number have been reused, the witness is a stranger's and only TCP tells of death.
-    with contextlib.suppress(OSError):
-        return os.pidfd_open(credentials(conn)[0])
-    return None
-
-
 def send(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> None:
     """Send one packet. Never blocks, never half of it.
 
@@ -135,15 +132,6 @@ def send(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> None:
     """
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     conn.sendmsg([frame], ancillary, socket.MSG_NOSIGNAL)
-
-
-def send_frame(conn: socket.socket, frame: bytes, fds: Sequence[int] = ()) -> bool:
-    """`send` where it does not matter why it failed: False."""
-    try:
-        send(conn, frame, fds)
-    except OSError:
-        return False
-    return True
 
 
 def take_frame(conn: socket.socket) -> tuple[bytes, list[int]] | None:
@@ -186,48 +174,9 @@ def close_fds(fds: Iterable[int]) -> None:
         os.close(fd)
 
 
-async def readable(loop: asyncio.AbstractEventLoop, socks: Sequence[socket.socket], deadline: float) -> bool:
-    """Wait until one of `socks` has something to read or an end; False when loop time `deadline` came first.
+async def readable(socks: Sequence[socket.socket], deadline: float, spin: float = 0.0) -> bool:
+    """Wait until one of `socks` has something to read or an end; False when `deadline` (monotonic) came first.
 
-    Leaves nothing behind, cancelled or not.
+    :param spin: seconds to look before sleeping.
     """
-    waiter: asyncio.Future[bool] = loop.create_future()
-
-    def wake(result: bool) -> None:
-        if not waiter.done():
-            waiter.set_result(result)
-
-    timer = loop.call_at(deadline, wake, False)
-    watched = []
-    try:
-        for sock in socks:
-            loop.add_reader(sock.fileno(), wake, True)
-            watched.append(sock.fileno())
-        return await waiter
-    finally:
-        timer.cancel()
-        for fd in watched:
-            loop.remove_reader(fd)
-
-
-async def next_frame(
-    loop: asyncio.AbstractEventLoop, conn: socket.socket, deadline: float
-) -> tuple[bytes, list[int]] | None:
-    """Wait for a packet: b"" at the end of the connection, None when `deadline` came first; errors as for `take_frame`."""
-    while (packet := take_frame(conn)) is None:
-        if not await readable(loop, (conn,), deadline):
-            return take_frame(conn)
-    return packet
-
-
-async def last_frame(
-    loop: asyncio.AbstractEventLoop, conn: socket.socket, deadline: float
-) -> tuple[bytes, list[int]] | None:
-    """`next_frame` for a side that stops listening when `deadline` comes: after None the other side cannot send."""
-    packet = await next_frame(loop, conn, deadline)
-    if packet is not None:
-        return packet
-    # From here on a send fails with EPIPE at the sender; what is in the queue already was sent, and counts.
-    conn.shutdown(socket.SHUT_RD)
-    packet = take_frame(conn)
-    return packet if packet is not None and packet[0] else None
+    return await engine().ready([sock.fileno() for sock in socks], (), deadline, spin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from smcfast.errors import SmcConfigError
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "SMCFAST_"
 
 _SIZE = re.compile(r"([0-9]+)([KMG]?)", re.IGNORECASE)
+_DEVICE = re.compile(r"[A-Za-z0-9][\w.\-]{0,62}(:[1-9][0-9]{0,2})?", re.ASCII)
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -42,7 +43,7 @@ class Setting:
         self.name = ""
         self._check = check
         self._read = read
-        self._spelling = spelling and f" ({spelling})"
+        self._spelling = spelling and f"; {spelling}"
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self.name = name
@@ -130,6 +131,15 @@ def integer(default: int, low: int, high: int, unit: str) -> Any:
     return Setting(default, f"an int, {low}..{high} {unit}", lambda value: _integer(value, low, high), int)
 
 
+def integer_or_none(low: int, high: int, unit: str) -> Any:
+    """An int within bounds, or None, which is the default."""
+
+    def check(value: Any) -> int | None:
+        return None if value is None else _integer(value, low, high)
+
+    return Setting(None, f"None or an int, {low}..{high} {unit}", check, int)
+
+
 def size(default: int, low: int, high: int) -> Any:
     """A power of two within bounds, in bytes."""
 
@@ -139,7 +149,7 @@ def size(default: int, low: int, high: int) -> Any:
         return int(value)
 
     wanted = f"an int, a power of two, {low}..{high} bytes"
-    return Setting(default, wanted, check, parse_size, "K, M or G may follow it")
+    return Setting(default, wanted, check, parse_size, "K, M or G may follow")
 
 
 def seconds(default: float, low: float, high: float) -> Any:
@@ -153,6 +163,18 @@ def seconds(default: float, low: float, high: float) -> Any:
     return Setting(default, f"a number, {low}..{high} seconds", check, float)
 
 
+def seconds_or_off(default: float, low: float, high: float) -> Any:
+    """A time within bounds, or 0."""
+
+    def check(value: Any) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not (value == 0 or low <= value <= high):
+            raise Refused
+        return value  # type: ignore[no-any-return]
+
+    return Setting(default, f"0 for none, or a number, {low}..{high} seconds", check, float)
+
+
 def several(
     default: Sequence[Any], wanted: str, check: Callable[[tuple[Any, ...]], None], read: Callable[[str], Any] = str
 ) -> Any:
@@ -163,7 +185,9 @@ def several(
     """
 
     def check_all(value: Any) -> tuple[Any, ...]:
-        if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        if isinstance(value, str):
+            raise Refused(f"write a tuple: {read_all(value)!r}")
+        if isinstance(value, bytes) or not hasattr(value, "__iter__"):
             raise Refused
         members = tuple(value)
         check(members)
@@ -172,17 +196,21 @@ def several(
     def read_all(text: str) -> tuple[Any, ...]:
         return tuple(read(word.strip()) for word in text.split(",") if word.strip())
 
-    return Setting(tuple(default), f"a sequence of {wanted}", check_all, read_all, "commas between them")
+    return Setting(tuple(default), f"a sequence of {wanted}", check_all, read_all, "with commas between them")
 
 
-def words(default: Sequence[str], *allowed: str, absent: Sequence[str]) -> Any:
-    """Some of the words that are allowed, each at most once; this version does not have the `absent` ones."""
+def words(default: Sequence[str], *allowed: str, absent: Sequence[str] = (), empty: str) -> Any:
+    """Some of the words that are allowed, each at most once; this version does not have the `absent` ones.
+
+    :param empty: what it means to name none.
+    """
 
     def check(members: tuple[Any, ...]) -> None:
         if any(member not in allowed for member in members) or len(set(members)) != len(members):
             raise Refused
 
-    wanted = f"{', '.join(allowed)}, each at most once (not in this version: {', '.join(absent)})"
+    wanted = f"{', '.join(allowed)}, each at most once, or empty for {empty}"
+    wanted += f" (not in this version: {', '.join(absent)})" if absent else ""
     return several(default, wanted, check)
 
 
@@ -196,14 +224,39 @@ def integers(low: int, high: int, unit: str) -> Any:
     return several((), f"ints, each {low}..{high} ({unit})", check, int)
 
 
-def nothing(why: str) -> Any:
-    """A setting of a later version, which has to be None in this one."""
+def directory() -> Any:
+    """An absolute path, or None; whether it leads to a directory is not looked at here."""
 
-    def check(value: Any) -> None:
-        if value is not None:
+    def check(value: Any) -> str | None:
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if value is not None and not (isinstance(value, str) and os.path.isabs(value) and "\0" not in value):
             raise Refused
+        return value
 
-    return Setting(None, f"None: {why}", check)
+    return Setting(None, "None or the absolute path of a directory", check)
+
+
+def rdma_device() -> Any:
+    """The name of an RDMA device, which the number of a port may follow, or None. A pyverbs Context is as good as its name."""
+
+    def check(value: Any) -> str | None:
+        if value is not None and not isinstance(value, str):
+            value = _name_of_context(value)
+        if value is not None and not _DEVICE.fullmatch(value):
+            raise Refused
+        return cast("str | None", value)
+
+    return Setting(
+        None, "None or the name of an RDMA device, as rxe0 or mlx5_0:1 (its port), or an open pyverbs Context", check
+    )
+
+
+def _name_of_context(value: Any) -> str:
+    """The device of a pyverbs Context, whose library smcfast never imports."""
+    if not any(kind.__module__ == "pyverbs.device" and kind.__name__ == "Context" for kind in type(value).__mro__):
+        raise Refused
+    name = value.name
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _integer(value: Any, low: int, high: int) -> int:

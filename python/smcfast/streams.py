@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from typing import TYPE_CHECKING, Any, cast
-
-from smcfast import _native
-
-if _native.AVAILABLE:
-    from smcfast._loop import engine
-    from smcfast.transport import RingTransport
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import socket
-    import ssl as ssl_module
+    import ssl
     from collections.abc import Awaitable, Callable
 
     from smcfast import _core
+    from smcfast.delivery import Delivered, Make
     from smcfast.info import SmcInfo
-    from smcfast.transport import Owner
 
 # Taken from the ring at once into the reader's buffer, for the methods that look for something in it.
 _PULL_SIZE = 64 * 1024
@@ -47,6 +41,7 @@ class SmcStreamReader(asyncio.StreamReader):
             # Bytes that are there cost no awaitable of their own.
             data = self._endpoint.read_now(n, False)
             return await self._endpoint.read(n) if data is None else data
+        self._endpoint.check()
         return await (self._read_all() if n < 0 else super().read(n))
 
     async def readexactly(self, n: int) -> bytes:
@@ -54,7 +49,13 @@ class SmcStreamReader(asyncio.StreamReader):
         if 0 < n <= _EXACT_MAX and not self._buffer and not self._eof and self._exception is None:
             data = self._endpoint.read_now(n, True)
             return await self._endpoint.read_exactly(n) if data is None else data
+        self._endpoint.check()
         return await super().readexactly(n)
+
+    async def readuntil(self, separator: Any = b"\n") -> bytes:
+        """Read up to and including `separator`, as asyncio does; readline and iteration come here too."""
+        self._endpoint.check()
+        return await super().readuntil(separator)
 
     async def _read_all(self) -> bytes:
         if self._exception is not None:
@@ -77,46 +78,61 @@ class SmcStreamReader(asyncio.StreamReader):
 
     def at_eof(self) -> bool:
         """Tell whether the stream has ended and everything was read."""
-        return not self._buffer and (self._eof or self._endpoint.at_eof())
+        ended = self._endpoint.at_eof()
+        return not self._buffer and (self._eof or ended)
+
+    def _check_idle(self) -> None:
+        """:raises RuntimeError: a read waits for the ring, and would take bytes that are for others."""
+        if self._endpoint.reading:
+            raise RuntimeError("the protocol cannot be changed while a read waits for data")
+
+    def _release(self) -> None:
+        """Let go of the ring: from now on this is asyncio's reader, and is handed its bytes."""
+        self._check_idle()
+        self.__class__ = asyncio.StreamReader  # type: ignore[assignment]
 
     def keep_unread(self, data: bytes) -> None:
         """Keep what was in the ring when this end was closed: it can still be read, as with TCP."""
         self._buffer.extend(data)
 
 
-class _Lifetime(asyncio.StreamReaderProtocol):
-    """Tells the server of the transport's life, and keeps the reader for as long as asyncio's server does."""
+class _StreamProtocol(asyncio.StreamReaderProtocol):
+    """The protocol of a reader that is handed its bytes."""
 
-    def __init__(self, reader: asyncio.StreamReader, loop: asyncio.AbstractEventLoop, owner: Owner | None) -> None:
+    def __init__(self, reader: asyncio.StreamReader, loop: asyncio.AbstractEventLoop, server_side: bool) -> None:
         super().__init__(reader, loop=loop)
-        self._owner = owner
-        self._own_transport: asyncio.Transport | None = None
+        # asyncio's protocol holds it weakly, and until `pair` nobody else holds it at all.
+        self._reader: asyncio.StreamReader | None = reader
+        self._server_side = server_side
+
+    def take_reader(self) -> asyncio.StreamReader:
+        """Hand out the reader, once."""
+        reader, self._reader = self._reader, None
+        assert reader is not None
+        return reader
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._owner is not None:
-            # uvloop's transports are no subclasses of asyncio's.
-            self._own_transport = cast("asyncio.Transport", transport)
-            self._owner._attach(self._own_transport)
-            # StreamWriter.start_tls knows a server's end by this callback; it was called by the server itself.
+        if self._server_side:
+            # StreamWriter.start_tls knows a server's end by this callback; it is called by the server itself.
             self._client_connected_cb = _called_already
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        owner, transport = self._owner, self._own_transport
-        self._owner = self._own_transport = None
-        if owner is not None and transport is not None:
-            owner._detach(transport)
 
 
 def _called_already(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
     raise AssertionError("a connection is made only once")
 
 
-class _RingProtocol(_Lifetime):
+class _RingProtocol(_StreamProtocol):
     """The protocol of a reader that takes its bytes from the ring by itself."""
 
     pulls_from_ring = True
+
+    def stop_pulling(self) -> None:
+        """Another protocol is handed the bytes from now on; what it hands on is for the same reader."""
+        reader = self._stream_reader  # type: ignore[attr-defined]
+        if reader is not None:
+            reader._release()
+        self.pulls_from_ring = False
 
     @property
     def unread_limit(self) -> int:
@@ -130,7 +146,7 @@ class _RingProtocol(_Lifetime):
             reader.keep_unread(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:
+        if exc is not None and self.pulls_from_ring:
             # The reader finds the fault by itself, behind the bytes that are still there.
             self._stream_reader_wr = None
         super().connection_lost(exc)
@@ -166,70 +182,66 @@ class RingStreamWriter(SmcStreamWriter):
     """A writer on the ring: drain() does not take a turn of the event loop unless it must wait."""
 
     def __init__(self, endpoint: _core.Endpoint, *args: Any) -> None:
-        super().__init__(*args)
         self._endpoint = endpoint
+        super().__init__(*args)
         # One call less for each write.
         self.write = self._transport.write  # type: ignore[attr-defined,method-assign]
 
-    async def start_tls(self, *_args: Any, **_options: Any) -> None:
-        """Refuse: TLS runs over TCP, so it must be asked for when the connection is opened."""
-        raise NotImplementedError(
-            'start_tls() does not work on path "smc-d" yet: open the connection with ssl=, or with SmcConfig(paths=())'
-        )
+    def __del__(self, *_: Any, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Close and warn of what nobody has closed, as the newer asyncio does, in whatever thread garbage is collected."""
+        if not hasattr(self, "_transport"):
+            return  # It was not made whole: Ctrl-C.
+        transport, loop = self._transport, self._loop  # type: ignore[attr-defined]
+        # A forked child's copy is its parent's. And who ends the program without a close has not declared an end.
+        if not transport.is_ours or _is_finalizing() or transport.is_closing() or loop.is_closed():
+            return
+        try:
+            self._endpoint.check()
+        except RuntimeError:
+            loop.call_soon_threadsafe(transport.close)
+        else:
+            transport.close()
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
+    async def start_tls(self, sslcontext: ssl.SSLContext, **options: Any) -> None:
+        """Go on in TLS, as asyncio's does; this writer and its reader are asyncio's own from then on."""
+        transport: Any = self._transport  # type: ignore[attr-defined]
+        reader: SmcStreamReader = self._reader  # type: ignore[attr-defined]
+        reader._check_idle()
+        await self.drain()
+        # What was read ahead is the beginning of the peer's TLS: in the clear nobody may read it any more.
+        transport.unread(reader._buffer)
+        reader._buffer.clear()
+        await super().start_tls(sslcontext, **options)
+        del self.write
+        self.__class__ = SmcStreamWriter  # type: ignore[assignment]
+
+    async def wait_closed(self) -> None:
+        """Wait until the transport is closed."""
+        self._endpoint.check()
+        await super().wait_closed()
 
     def drain(self) -> Awaitable[None]:  # type: ignore[override]
         """Wait until little enough is waiting to be taken by the peer."""
         return self._endpoint.drain()
 
 
-def ring_streams(
-    loop: asyncio.AbstractEventLoop,
-    sock: socket.socket,
-    endpoint: _core.Endpoint,
-    info: SmcInfo,
-    *,
-    limit: int,
-    server: Owner | None = None,
-) -> tuple[SmcStreamReader, SmcStreamWriter]:
-    """Make the streams of an established endpoint; `sock` is its TCP connection, which the transport takes over."""
-    reader = SmcStreamReader(endpoint, limit=limit, loop=loop)
-    protocol = _RingProtocol(reader, loop, None)
-    transport = RingTransport(loop, engine(loop), sock, endpoint, protocol, {"smc": info}, server)
-    return reader, RingStreamWriter(endpoint, transport, protocol, reader, loop, info)
+def maker(loop: asyncio.AbstractEventLoop, limit: int, *, server_side: bool) -> Make:
+    """What makes the protocols of streams whose readers have this `limit`."""
+
+    def make(endpoint: _core.Endpoint | None) -> asyncio.BaseProtocol:
+        if endpoint is None:
+            return _StreamProtocol(asyncio.StreamReader(limit=limit, loop=loop), loop, server_side)
+        return _RingProtocol(SmcStreamReader(endpoint, limit=limit, loop=loop), loop, server_side)
+
+    return make
 
 
-async def tcp_streams(
-    loop: asyncio.AbstractEventLoop,
-    sock: socket.socket,
-    info: SmcInfo,
-    elapsed_us: Callable[[], int],
-    *,
-    limit: int,
-    ssl: ssl_module.SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    ssl_handshake_timeout: float | None = None,
-    ssl_shutdown_timeout: float | None = None,
-    server_side: bool = False,
-    server: Owner | None = None,
-) -> tuple[asyncio.StreamReader, SmcStreamWriter]:
-    """Make streams over the connected `sock`: asyncio's own transport does all the work, TLS included.
-
-    :param elapsed_us: for `SmcInfo.setup_us`, asked when the streams are ready.
-    """
-    reader = asyncio.StreamReader(limit=limit, loop=loop)
-    protocol = _Lifetime(reader, loop, server)
-    options: dict[str, Any] = {}
-    if ssl:
-        options = {
-            "ssl": ssl,
-            "ssl_handshake_timeout": ssl_handshake_timeout,
-            "ssl_shutdown_timeout": ssl_shutdown_timeout,
-        }
-    if server_side:
-        transport, _ = await loop.connect_accepted_socket(lambda: protocol, sock, **options)
-    else:
-        if ssl:
-            options["server_hostname"] = server_hostname
-        transport, _ = await loop.create_connection(lambda: protocol, sock=sock, **options)
-    info = dataclasses.replace(info, setup_us=elapsed_us())
+def pair(loop: asyncio.AbstractEventLoop, delivered: Delivered) -> tuple[asyncio.StreamReader, SmcStreamWriter]:
+    """The streams of a connection whose protocol comes from `maker`."""
+    transport, protocol, info = delivered
+    assert isinstance(protocol, _StreamProtocol)
+    reader = protocol.take_reader()
+    if isinstance(reader, SmcStreamReader):
+        return reader, RingStreamWriter(reader._endpoint, transport, protocol, reader, loop, info)
     return reader, SmcStreamWriter(transport, protocol, reader, loop, info)

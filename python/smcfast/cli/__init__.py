@@ -7,12 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import smcfast
-from smcfast.cli import demo
+from smcfast.cli import demo, option, proxy, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = {"demo": demo}
+COMMANDS = {"demo": demo, "option": option, "proxy": proxy, "run": run}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import importlib
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import smcfast
 from smcfast import setting
+from smcfast.cli import loops
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -32,6 +32,7 @@ CONNECTS = 50
 CONNECTS_WARM_UP = 5
 RATIO_MIN = 1 << 20
 """Bytes below which a throughput is mostly that of starting and ending, and not worth comparing."""
+ASLEEP = "the two processes shared a CPU, none was free, or spin_us is short"
 HOST = "127.0.0.1"
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -44,6 +45,8 @@ class Result(NamedTuple):
     reason: str
     bytes_per_second: float
     round_trip_us: float
+    looked: int
+    """Waits of the round trips that ended while this end looked, before it slept."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,14 +72,9 @@ def _count(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo: 0 if the data went through shared memory, 1 if it could not, 2 if a setting is wrong."""
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    if options.uvloop:
-        try:
-            uvloop = importlib.import_module("uvloop")  # Not a dependency: only where the user has it.
-        except ImportError:
-            print("uvloop is not installed", file=sys.stderr)
-            return 2
-        factory = uvloop.new_event_loop
+    factory = loops.factory(options.uvloop)
+    if factory is None:
+        return 2
     try:
         smcfast.SmcConfig()
         with contextlib.ExitStack() as both:
@@ -178,13 +176,14 @@ async def measure(connect: Callable[[], Awaitable[Streams]], size: int) -> Resul
     try:
         writer.write(json.dumps([size, ROUND_TRIPS + WARM_UP]).encode() + b"\n")
         round_trip = await _round_trips(reader, writer)
+        info: smcfast.SmcInfo | None = writer.get_extra_info("smc")
+        looked = 0 if info is None else info.counters.get("spins", 0)
         rate = await _stream(reader, writer, size)
     finally:
         writer.close()
     await writer.wait_closed()
-    info: smcfast.SmcInfo | None = writer.get_extra_info("smc")
     reason = "" if info is None or info.fallback is None else str(info.fallback)
-    return Result("tcp" if info is None else info.path, reason, rate, round_trip)
+    return Result("tcp" if info is None else info.path, reason, rate, round_trip, looked)
 
 
 async def connects(connect: Callable[[], Awaitable[Streams]]) -> float:
@@ -242,6 +241,8 @@ def _report(size: int, results: tuple[Result, Result], connect_us: tuple[float, 
     quicker = tcp.round_trip_us / smc.round_trip_us
     print(f"{'ratio':8}{faster:>14}{quicker:>18.1f} x{connect_us[1] / connect_us[0]:>12.2f} x")
     print("\nOne run. Other load on the machine and fewer than two CPUs change these figures, by several times.")
+    if smc.looked < ROUND_TRIPS // 2:
+        print(f"Only {smc.looked} of {ROUND_TRIPS + WARM_UP} round trips were done without sleep: {ASLEEP}.")
 
 
 def amount(size: int) -> str:
