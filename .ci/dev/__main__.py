@@ -3,21 +3,29 @@
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import benches
+import counts
 import interpreters
 import licences
+import machine
+import sanitizers
 import system
 import wheels
 from interpreters import Interpreter, Venv
-from phases import ROOT, PhaseFailed, Phases, capture
+from phases import ROOT, Check, PhaseFailed, Phases, capture
 
-PYTEST_LIMIT = 600.0  # seconds for one interpreter's suite; a single test has 30 (pyproject.toml)
+SOAK_LIMIT = 4 * 3600.0  # seconds; the parts have guards of their own for whatever hangs
+PYTEST_LIMIT = 1500.0  # seconds for one half of a suite; a single test has 90 (pyproject.toml)
+HALVES = ("[a-l]", "[!a-l]")  # by the letter behind test_: as many seconds in either
 
 
 def setup(phases: Phases, _: Sequence[str]) -> None:
     system.setup(phases)
+    if machine.is_possible():
+        system.setup_machine(phases)
     pythons = interpreters.find()
     print(
         "Python:", ", ".join(f"{python.full} ({python.path})" for python in pythons) or "none with venv and ensurepip"
@@ -37,11 +45,11 @@ def test(phases: Phases, _: Sequence[str]) -> None:
     system.setup(phases)
     wheel = _wheel(phases)
     test_rust(phases, ())
-    loom(phases, ())
+    phases.beside(_loom(), *sanitizers.checks())  # a good part of each build is one thread's
     pythons = _pythons()
-    for python in pythons:
-        whole = python in (pythons[0], pythons[-1])
-        _pytest(phases, wheel, python, [] if whole else ["-m", "smoke"])
+    whole = (pythons[0], pythons[-1])
+    _pytest(phases, wheel, {python: _halves() if python in whole else [["-m", "smoke"]] for python in pythons})
+    test_vm(phases, ())
 
 
 def test_rust(phases: Phases, arguments: Sequence[str]) -> None:
@@ -54,19 +62,28 @@ def test_rust(phases: Phases, arguments: Sequence[str]) -> None:
 
 
 def loom(phases: Phases, _: Sequence[str]) -> None:
-    """tests/loom.rs, in a build of its own: under cfg(loom) atomics are loom's, and nothing else can be tested."""
-    env = {"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": str(ROOT / "target" / "loom")}
-    phases.check("loom models", ["cargo", "test", "--locked", "--profile", "loom", "--test", "loom"], env=env)
+    phases.beside(_loom())
+
+
+def sanitize(phases: Phases, _: Sequence[str]) -> None:
+    phases.beside(*sanitizers.checks())
 
 
 def test_python(phases: Phases, arguments: Sequence[str]) -> None:
-    _pytest(phases, _wheel(phases), _pythons()[0], arguments)
+    _pytest(phases, _wheel(phases), {_pythons()[0]: [arguments] if arguments else _halves()})
+
+
+def test_vm(phases: Phases, arguments: Sequence[str]) -> None:
+    """tests/vm in the machine with software RoCE."""
+    if not machine.is_possible():
+        print("\n--- vm tests: left out, the machine is one of x86-64")
+        return
+    tools = _machine_tools(phases)
+    machine.tests(phases, _test_venv(phases, _wheel(phases), _pythons()[0]), tools, arguments)
 
 
 def smoke(phases: Phases, _: Sequence[str]) -> None:
-    wheel = _wheel(phases)
-    for python in _pythons():
-        _pytest(phases, wheel, python, ["-m", "smoke"])
+    _pytest(phases, _wheel(phases), {python: [["-m", "smoke"]] for python in _pythons()})
 
 
 def fuzz(phases: Phases, arguments: Sequence[str]) -> None:
@@ -91,7 +108,19 @@ def lint(phases: Phases, _: Sequence[str]) -> None:
     _install(phases, _wheel(phases), tools)
     phases.check("mypy", [tools.python, "-m", "mypy", "python/smcfast"])
     phases.check("mypy, tools", [tools.python, "-m", "mypy", ".ci/dev"])
-    phases.check("mypy, tests", [tools.python, "-m", "mypy", "tests/support", "tests/conftest.py"])
+    tested = [
+        "tests/support",
+        "tests/conftest.py",
+        "tests/soak",
+        "tests/vm/boot.py",
+        "tests/vm/conftest.py",
+        "tests/vm/support",
+        "benches/suite",
+        "benches/compare.py",
+        "benches/count_streams.py",
+        "benches/rdma.py",
+    ]
+    phases.check("mypy, tests", [tools.python, "-m", "mypy", *tested])
     stubtest: list[str | Path] = [
         tools.python,
         "-m",
@@ -112,9 +141,48 @@ def format_(phases: Phases, _: Sequence[str]) -> None:
     phases.run("ruff check", [tools.tool("ruff"), "check", "--fix"])
 
 
+def soak(phases: Phases, arguments: Sequence[str]) -> None:
+    """tests/soak with its options, and the part "links", which is a part of tests/vm."""
+    venv = _test_venv(phases, _wheel(phases), _pythons()[0])
+    part = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if part != "links":
+        command: list[str | Path] = [venv.python, "-m", "soak", *arguments]
+        phases.run("soak", command, env={"PYTHONPATH": str(ROOT / "tests")}, limit=SOAK_LIMIT)
+    if part in (None, "links") and machine.is_possible():
+        machine.soak(phases, venv, _machine_tools(phases))
+
+
 def bench(phases: Phases, arguments: Sequence[str]) -> None:
-    venv = _test_venv(phases, _wheel(phases), _pythons()[-1])
-    phases.run("benchmarks", [venv.tool("pytest"), "benches", "--benchmark-only", *arguments], limit=1800)
+    venv = Venv(".venv-bench", _pythons()[0])
+    venv.ensure(phases, "test")
+    benches.install_rivals(phases, venv)
+    _install(phases, _wheel(phases), venv)
+    benches.run(phases, venv, arguments)
+
+
+def bench_compare(phases: Phases, arguments: Sequence[str]) -> None:
+    if len(arguments) != 1:
+        raise PhaseFailed("which commit? make bench-compare REF=main")
+    system.check_toolchains()
+    tools = _builders(phases)
+    benches.compare(phases, lambda tree: wheels.build(phases, tools, tree=tree), _pythons()[0], arguments[0])
+
+
+def bench_rdma(phases: Phases, arguments: Sequence[str]) -> None:
+    """benches/rdma.py in the machine with software RoCE."""
+    tools = _machine_tools(phases)
+    machine.bench(phases, _test_venv(phases, _wheel(phases), _pythons()[0]), tools, arguments)
+
+
+def count(phases: Phases, _: Sequence[str]) -> None:
+    """Instructions, held to the figures that are kept."""
+    system.setup(phases)
+    counts.run(phases, _test_venv(phases, _wheel(phases), _pythons()[0]), update=False)
+
+
+def count_update(phases: Phases, _: Sequence[str]) -> None:
+    system.setup(phases)
+    counts.run(phases, _test_venv(phases, _wheel(phases), _pythons()[0]), update=True)
 
 
 def wheel(phases: Phases, _: Sequence[str]) -> None:
@@ -149,13 +217,21 @@ def _linters(phases: Phases) -> Venv:
     return venv
 
 
+def _machine_tools(phases: Phases) -> Venv:
+    """Where virtme-ng lives, beside the packages that it needs."""
+    system.setup_machine(phases)
+    venv = Venv(".venv-vm", _pythons()[0])
+    venv.ensure(phases, "vm")
+    return venv
+
+
 def _wheel(phases: Phases) -> Path:
     system.check_toolchains()
     return wheels.build(phases, _builders(phases))
 
 
 def _install(phases: Phases, wheel: Path, venv: Venv) -> None:
-    venv.pip(phases, "smcfast", "--no-deps", "--no-index", "--force-reinstall", wheel)
+    venv.install(phases, wheel)
 
 
 def _test_venv(phases: Phases, wheel: Path, python: Interpreter) -> Venv:
@@ -165,9 +241,26 @@ def _test_venv(phases: Phases, wheel: Path, python: Interpreter) -> Venv:
     return venv
 
 
-def _pytest(phases: Phases, wheel: Path, python: Interpreter, arguments: Sequence[str]) -> None:
-    venv = _test_venv(phases, wheel, python)
-    phases.check(f"pytest {python.short}", [str(venv.tool("pytest")), *arguments], limit=PYTEST_LIMIT)
+def _loom() -> Check:
+    """tests/loom.rs, in a build of its own: under cfg(loom) atomics are loom's, and nothing else can be tested."""
+    env = {"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": str(ROOT / "target" / "loom")}
+    return "loom models", ["cargo", "test", "--locked", "--profile", "loom", "--test", "loom"], {"env": env}
+
+
+def _halves() -> list[list[str]]:
+    """The whole suite in two runs, which have about as much to do."""
+    return [[f"--ignore-glob={ROOT / 'tests' / f'test_{half}*.py'}"] for half in HALVES]
+
+
+def _pytest(phases: Phases, wheel: Path, wanted: Mapping[Interpreter, Sequence[Sequence[str]]]) -> None:
+    """The tests on several interpreters, in one or more runs each, all at the same time: most of a test is waiting."""
+    checks: list[Check] = []
+    for python, runs in wanted.items():
+        pytest = _test_venv(phases, wheel, python).tool("pytest")
+        for number, arguments in enumerate(runs, start=1):
+            name = f"pytest {python.short}" + (f", part {number}" if len(runs) > 1 else "")
+            checks.append((name, [pytest, *arguments], {"limit": PYTEST_LIMIT}))
+    phases.beside(*checks)
 
 
 COMMANDS: dict[str, Callable[[Phases, Sequence[str]], None]] = {
@@ -176,12 +269,19 @@ COMMANDS: dict[str, Callable[[Phases, Sequence[str]], None]] = {
     "test": test,
     "test-rust": test_rust,
     "test-python": test_python,
+    "test-vm": test_vm,
     "smoke": smoke,
     "loom": loom,
+    "sanitize": sanitize,
     "fuzz": fuzz,
     "lint": lint,
     "format": format_,
+    "soak": soak,
     "bench": bench,
+    "bench-compare": bench_compare,
+    "bench-rdma": bench_rdma,
+    "count": count,
+    "count-update": count_update,
     "wheel": wheel,
     "clean": clean,
 }

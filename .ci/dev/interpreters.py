@@ -110,6 +110,10 @@ class Venv:
         if arguments:
             phases.run(f"{self.path.name}: {what}", command)
 
+    def install(self, phases: Phases, wheel: Path) -> None:
+        """Put a wheel of this project in, in place of any other."""
+        self.pip(phases, "smcfast", "--no-deps", "--no-index", "--force-reinstall", wheel)
+
     def tool(self, name: str) -> Path:
         return self.path / "bin" / name
 

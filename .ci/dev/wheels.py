@@ -15,17 +15,18 @@ _ALLOWED = ("libc.so", "ld-linux-", "libpthread.so", "libdl.so", "libm.so", "lib
 _TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
 
-def build(phases: Phases, tools: Venv, target: str | None = None) -> Path:
+def build(phases: Phases, tools: Venv, target: str | None = None, tree: Path = ROOT) -> Path:
     """Build the release wheel, for this machine or for a Rust target; the file. Seconds when nothing has changed.
 
     zig links against an older glibc than this machine's, so that the wheel which is tested is the wheel which ships.
+    Another source tree than this one gets its wheel into its own `dist`.
     """
-    into = DIST / (target or "host")
+    into = tree / "dist" / (target or "host")
     for old in into.glob("*.whl"):
         old.unlink()
     command: list[str | Path] = [tools.tool("maturin"), "build", "--release", "--zig", "--compatibility", POLICY]
     command += ["--out", into, *(["--target", target] if target else [])]
-    phases.run(f"wheel {target or 'of this machine'}", command, env=tools.env)
+    phases.run(f"wheel {target or 'of this machine'}", command, env=tools.env, cwd=tree)
     (wheel,) = into.glob("*.whl")
     return wheel
 
