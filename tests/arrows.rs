@@ -10,9 +10,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("proto", &["wire"]),
     ("mem", &[]),
+    ("bpf", &[]),
     ("fabric", &["mem"]),
     ("driver", &["wire", "proto", "mem", "fabric"]),
-    ("python", &["wire", "proto", "mem", "fabric", "driver"]),
+    (
+        "python",
+        &["wire", "proto", "mem", "fabric", "driver", "bpf"],
+    ),
 ];
 
 /// The layer of a file below `src`, and how deep its module lies below the crate: `src/wire/mod.rs` is 1.

@@ -13,7 +13,7 @@ import pytest
 
 import smcfast
 from smcfast import addresses
-from support.addresses import listening, refusing
+from support.addresses import listening, refusing, silent
 from support.process import descriptors
 
 if TYPE_CHECKING:
@@ -67,6 +67,9 @@ CASES: list[dict[str, Any]] = [
     {"host": "127.0.0.1", "port": "no-such-service"},
     {"host": "localhost", "port": 1, "happy_eyeballs_delay": 0.01},
     {"host": "127.0.0.1", "port": 70000},
+    {"host": "127.0.0.1", "port": "70000"},
+    {"host": "127.0.0.1", "port": " 1"},
+    {"host": "127.0.0.1", "port": 1.0},
     {"host": "::1", "port": -1},
     {"host": "127.0.0.1", "port": 1, "local_addr": ("127.0.0.1", 70000)},
     {"host": "127.0.0.1", "port": 1, "limit": 0},
@@ -177,29 +180,6 @@ async def test_a_cancelled_race_leaves_nothing() -> None:
         assert descriptors() == before
 
 
-class silent:
-    """An address that answers no SYN: its listener's queue is full."""
-
-    def __init__(self) -> None:
-        self._listener = socket.socket()
-
-    def __enter__(self) -> tuple[str, int]:
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.listen(0)
-        address: tuple[str, int] = self._listener.getsockname()
-        self._queued = []
-        for _ in range(2):
-            sock = socket.socket()
-            sock.setblocking(False)
-            sock.connect_ex(address)
-            self._queued.append(sock)
-        return address
-
-    def __exit__(self, *_: object) -> None:
-        for sock in (*self._queued, self._listener):
-            sock.close()
-
-
 async def test_a_bug_in_an_attempt_is_not_swallowed() -> None:
     def fail(_sock: socket.socket, _sockaddr: tuple[Any, ...]) -> Any:
         raise ZeroDivisionError
@@ -223,3 +203,86 @@ async def test_local_addr(host: str, loop_method: str) -> None:
         conn.close()
         writer.close()
         await writer.wait_closed()
+
+
+class Carried:
+    """What an attempt carries."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, socket.socket]] = []
+        self.closed = 0
+        self.asked = asyncio.Event()
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def first(self, sock: socket.socket, _: tuple[Any, ...]) -> Carried:
+        self.made.append(("first", sock))
+        return self
+
+    def second(self, sock: socket.socket, _: tuple[Any, ...]) -> Carried:
+        self.made.append(("second", sock))
+        self.asked.set()
+        return self
+
+    def beside(self, carried: Carried) -> addresses.Prepare[Carried]:
+        assert carried is self
+        return self.second
+
+    def nothing_beside(self, carried: Carried) -> None:
+        assert carried is self
+        self.asked.set()
+
+
+async def attempt(
+    carried: Carried, target: tuple[str, int], beside: Any, local: tuple[str, int] | None = None
+) -> addresses._Connection[Carried]:
+    def place(address: tuple[str, int]) -> list[addresses.AddrInfo]:
+        return [(V4, socket.SOCK_STREAM, 6, "", address)]
+
+    loop = asyncio.get_running_loop()
+    local_infos = None if local is None else place(local)
+    return await addresses.connect(
+        loop, place(target), local_infos, None, carried.first, all_errors=True, beside=beside, patience=0.01
+    )
+
+
+async def test_no_attempt_beside_one_that_fails() -> None:
+    carried = Carried()
+    with refusing("127.0.0.1") as port:
+        with pytest.raises(ExceptionGroup) as caught:
+            await attempt(carried, ("127.0.0.1", port), carried.beside)
+    assert [type(error) for error in caught.value.exceptions] == [ConnectionRefusedError]
+    assert ([name for name, _ in carried.made], carried.closed) == (["first"], 1)
+
+
+@pytest.mark.parametrize("more", [True, False])
+async def test_attempts_that_take_their_time(more: bool) -> None:
+    """Another one if it is wanted; a cancel ends both, and nothing is left open."""
+    carried = Carried()
+    with silent() as target:
+        attempting = asyncio.create_task(attempt(carried, target, carried.beside if more else carried.nothing_beside))
+        await carried.asked.wait()
+        attempting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempting
+    assert [name for name, _ in carried.made] == (["first", "second"] if more else ["first"])
+    assert carried.closed == len(carried.made)
+    assert all(sock.fileno() == -1 for _, sock in carried.made)
+
+
+async def test_an_attempt_in_the_place_of_another() -> None:
+    """Where the local port is given, both cannot have it."""
+    carried = Carried()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        local = probe.getsockname()
+    with silent() as target:
+        attempting = asyncio.create_task(attempt(carried, target, carried.beside, local))
+        await carried.asked.wait()
+        (_, first), (_, second) = carried.made
+        assert (first.fileno(), second.getsockname()) == (-1, local)
+        attempting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempting
+    assert carried.closed == 2

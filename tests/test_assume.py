@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import os
 import socket
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import smcfast
-from smcfast import SmcConfig, SmcHandshakeError, negotiate, remembered
-from smcfast.negotiate import Clock
+from smcfast import SmcConfig, SmcHandshakeError, _core, reasons, remembered
 from support.addresses import listening
+from support.echo import echo, talk
 from support.process import abstract_names
 from support.sandbox import forbid_netlink, why_no_seccomp
+from support.steered import steered, steered_server
 from support.streams import turns
 
 if TYPE_CHECKING:
@@ -39,13 +41,6 @@ def nothing_is_left() -> Iterator[None]:
     assert abstract_names() == set()
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(1000):
-            writer.write(data)
-    writer.close()
-
-
 @contextlib.asynccontextmanager
 async def echoing(host: str, config: SmcConfig) -> AsyncIterator[tuple[str, int]]:
     server = await smcfast.start_smc_server(echo, host, 0, config=config)
@@ -55,16 +50,6 @@ async def echoing(host: str, config: SmcConfig) -> AsyncIterator[tuple[str, int]
         server.close()
         server.close_clients()
         await server.wait_closed()
-
-
-async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str | None]:
-    """Say something, hear it again, hang up: the path, and the reason."""
-    writer.write(b"hello")
-    assert await reader.readexactly(5) == b"hello"
-    writer.close()
-    await writer.wait_closed()
-    info = writer.get_extra_info("smc")
-    return info.path, info.reason
 
 
 async def test_both_ends_assume(host: str) -> None:
@@ -246,16 +231,33 @@ async def test_a_client_without_a_door_is_declined() -> None:
     """It may be on another host: Decline, and the same TCP connection goes on."""
     async with echoing("127.0.0.1", ONLY) as target:
         loop = asyncio.get_running_loop()
-        with socket.socket() as tcp:
+        with socket.socket() as tcp, steered() as client:
             tcp.setblocking(False)
             await loop.sock_connect(tcp, target)
-            setup = negotiate.client_setup(Clock.start(loop, ONLY), ONLY)
-            while (outcome := setup.outcome()) is None:
-                await loop.sock_sendall(tcp, setup.transmit())
-                setup.receive(await loop.sock_recv(tcp, setup.wanted()), loop.time())
-            assert outcome[:2] == ("declined", 0x0303_0007)
+            assert (await client.answer(tcp))[:2] == ("declined", 0x0303_0007)
             await loop.sock_sendall(tcp, b"hello")
             assert await loop.sock_recv(tcp, 100) == b"hello"
+
+
+async def test_a_decline_of_any_code_is_told() -> None:
+    """By name and code; what a peer of another make says is told as it came."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        for code in (*_core.DIAGNOSES, 0x1234_5678):
+            opening = asyncio.ensure_future(smcfast.open_smc_connection(*listener.getsockname(), config=ONLY))
+            tcp, _ = await loop.sock_accept(listener)
+            with tcp, steered_server() as server:
+                while server.setup.wants_meeting() is None:
+                    server.hears(await loop.sock_recv(tcp, 4096))
+                server.setup.decline(code, monotonic())
+                await loop.sock_sendall(tcp, server.says() + b"hello")
+                reader, writer = await opening
+                assert await reader.readexactly(5) == b"hello"
+                writer.close()
+                await writer.wait_closed()
+            info = writer.get_extra_info("smc")
+            assert (info.path, info.fallback.code, info.reason) == ("tcp", code, reasons.diagnosis(code).name)
 
 
 def connect_as(parent: Channel, host: str, port: int, uid: int) -> list[Any]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,6 +30,12 @@ def test_the_demo_moves_data_over_shared_memory(run_python: Run) -> None:
     assert "8 MiB, every byte checked" in done.stdout
 
 
+def test_a_demo_whose_ends_sleep_says_so(run_python: Run) -> None:
+    done = run_python("-m", "smcfast", "demo", "--bytes", "1", env={"SMCFAST_SPIN_US": "0"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\nOnly 0 of 5200 round trips were done without sleep: the two processes shared a CPU" in done.stdout
+
+
 def test_the_demo_on_uvloop(run_python: Run) -> None:
     done = run_python("-m", "smcfast", "demo", "--uvloop", "--bytes", "1")
     assert (done.returncode, done.stderr) == (0, "")
@@ -36,10 +43,16 @@ def test_the_demo_on_uvloop(run_python: Run) -> None:
 
 
 def test_a_demo_that_had_to_take_tcp_says_why_and_fails(run_python: Run) -> None:
-    done = run_python("-m", "smcfast", "demo", "--bytes", "1", env={"SMCFAST_PATHS": "smc-r"})
+    done = run_python("-m", "smcfast", "demo", "--bytes", "1", env={"SMCFAST_PATHS": ""})
     assert done.returncode == 1
-    assert "smcfast took TCP: paths=('smc-r',): this version has no smc-r" in done.stdout
-    assert "ratio" not in done.stdout
+    assert "smcfast took TCP: the configuration switches every SMC path or every discovery off" in done.stdout
+    assert not any(line.startswith("ratio") for line in done.stdout.splitlines())
+
+
+def test_the_program_of_the_same_name() -> None:
+    program = Path(sys.executable).with_name("smcfast")
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"smcfast {smcfast.__version__}\n", "")
 
 
 @pytest.mark.parametrize("off", ["SMCFAST_PATHS", "SMCFAST_DISCOVERY"])

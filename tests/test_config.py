@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +40,10 @@ def test_defaults() -> None:
         max_pending_handshakes=1024,
         ueids=(),
         device=None,
+        gid_index=None,
+        max_links=1,
+        testlink_s=30.0,
+        rocev2_in_v1=False,
     )
 
 
@@ -62,7 +67,16 @@ VARIABLES = [
     ("SPIN_US", " ", 50),
     ("HANDSHAKE_TIMEOUT", "", 6.0),
     ("DEVICE", "", None),
+    ("DEVICE", " rxe0", "rxe0"),
+    ("DEVICE", "mlx5_0:1", "mlx5_0:1"),
+    ("GID_INDEX", "3", 3),
+    ("GID_INDEX", "", None),
+    ("MAX_LINKS", "2", 2),
+    ("TESTLINK_S", "0", 0.0),
+    ("TESTLINK_S", "2.5", 2.5),
+    ("ROCEV2_IN_V1", "1", True),
     ("RENDEZVOUS_DIR", "", None),
+    ("RENDEZVOUS_DIR", "/run/smcfast", "/run/smcfast"),
     ("ALLOW_UIDS", "0,1000", (0, 1000)),
     ("HANDSHAKE_TIMEOUT", "2.5", 2.5),
     ("MAX_PENDING_HANDSHAKES", "7", 7),
@@ -91,13 +105,22 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("fallback", "never", "one of allow, warn, forbid"),
     ("paths", ("smc-d", "carrier-pigeon"), "a sequence of smc-d, smc-r, kernel"),
     ("paths", ("smc-d", "smc-d"), "at most once"),
-    ("paths", "smc-d", "a sequence of smc-d, smc-r, kernel, each at most once (not in this version: smc-r, kernel)"),
+    ("paths", "smc-d", "or empty for TCP alone; write a tuple: ('smc-d',)"),
+    ("paths", "smc-d,kernel", "; write a tuple: ('smc-d', 'kernel')"),
+    ("paths", "", "; write a tuple: ()"),
+    ("paths", ("tcp",), "or empty for TCP alone"),
+    ("paths", b"smc-d", "a sequence of smc-d"),
     ("paths", ("smc-d", []), "a sequence"),
-    ("discovery", ("dns",), "rendezvous, option, each at most once (not in this version: option)"),
+    (
+        "discovery",
+        ("dns",),
+        "rendezvous, option, each at most once, or empty for assumed peers alone",
+    ),
     ("assume", ("nowhere",), "no port"),
     ("assume", ("::1:80",), "brackets"),
     ("assume", (7,), "a sequence of strings host:port"),
     ("assume", (b"*:1",), "b'*:1' is no string"),
+    ("assume", "h:1", "; write a tuple: ('h:1',)"),
     ("assume", 7, "a sequence of strings host:port"),
     ("rmb_size", 16383, "16384..536870912 bytes"),
     ("rmb_size", 1 << 30, "16384..536870912 bytes"),
@@ -112,6 +135,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("allow_uids", (-1,), "a sequence of ints, each 0..4294967294 (user ids)"),
     ("allow_uids", ("root",), "a sequence of ints, each 0..4294967294 (user ids)"),
     ("allow_uids", 0, "a sequence"),
+    ("allow_uids", "1000", "; write a tuple: (1000,)"),
+    ("allow_uids", "root", "a sequence of ints"),
     ("handshake_timeout", 0, "0.1..3600 seconds"),
     ("handshake_timeout", float("nan"), "0.1..3600 seconds"),
     ("handshake_timeout", float("inf"), "0.1..3600 seconds"),
@@ -119,9 +144,26 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("ueids", tuple(f"ID{n}" for n in range(9)), "at most 8"),
     ("ueids", ("lower",), "A-Z 0-9"),
     ("ueids", ("A" * 33,), "1..32 characters"),
-    ("ueids", (".A",), "a letter or a digit first (without effect: this version has no smc-r)"),
-    ("rendezvous_dir", "/tmp", "None"),
-    ("device", "rxe0", "None"),
+    ("ueids", (".A",), "a letter or a digit first"),
+    ("rendezvous_dir", "shared", "None or the absolute path of a directory"),
+    ("rendezvous_dir", "/a\0b", "None or the absolute path of a directory"),
+    ("rendezvous_dir", PurePath("shared"), "None or the absolute path of a directory"),
+    ("rendezvous_dir", b"/tmp", "None or the absolute path of a directory"),
+    ("device", "rxe 0", "None or the name of an RDMA device, as rxe0 or mlx5_0:1"),
+    ("device", "rxe0:0", "None or the name of an RDMA device"),
+    ("device", "rxe0:", "None or the name of an RDMA device"),
+    ("device", "a" * 64, "None or the name of an RDMA device"),
+    ("device", 0, "or an open pyverbs Context"),
+    ("gid_index", -1, "None or an int, 0..255"),
+    ("gid_index", 256, "None or an int, 0..255"),
+    ("gid_index", True, "None or an int, 0..255"),
+    ("max_links", 0, "1..2 links"),
+    ("max_links", 3, "1..2 links"),
+    ("testlink_s", 0.05, "0 for none, or a number, 0.1..3600 seconds"),
+    ("testlink_s", -1, "0 for none, or a number, 0.1..3600 seconds"),
+    ("testlink_s", float("nan"), "0 for none, or a number"),
+    ("testlink_s", False, "0 for none, or a number"),
+    ("rocev2_in_v1", "yes", "True or False"),
 ]
 
 
@@ -155,15 +197,18 @@ def test_a_variable_out_of_range(monkeypatch: pytest.MonkeyPatch, name: str, tex
     [
         ("FALLBACK", "never", "one of allow, warn, forbid"),
         ("PATHS", "smc-d,smc-d", "each at most once"),
-        ("ASSUME", "nowhere", "(commas between them); 'nowhere' has no port"),
-        ("RMB_SIZE", "1 MB", "an int, a power of two, 16384..536870912 bytes (K, M or G may follow it)"),
+        ("PATHS", "tcp", "or empty for TCP alone; with commas between them"),
+        ("ASSUME", "nowhere", "; with commas between them; 'nowhere' has no port"),
+        ("RMB_SIZE", "1 MB", "an int, a power of two, 16384..536870912 bytes; K, M or G may follow"),
         ("RMB_SIZE", "8K", "16384..536870912 bytes"),
         ("SPIN_US", "fast", "an int, 0..10000 microseconds"),
         ("PREALLOCATE", "yes", "True or False, or 1 or 0"),
-        ("ALLOW_UIDS", "root", "ints, each 0..4294967294 (user ids) (commas between them)"),
+        ("ALLOW_UIDS", "root", "ints, each 0..4294967294 (user ids); with commas between them"),
         ("HANDSHAKE_TIMEOUT", "soon", "a number, 0.1..3600 seconds"),
         ("HANDSHAKE_TIMEOUT", "nan", "a number, 0.1..3600 seconds"),
-        ("DEVICE", "rxe0", "None: this version has no smc-r"),
+        ("DEVICE", "/dev/rxe0", "None or the name of an RDMA device, as rxe0 or mlx5_0:1 (its port)"),
+        ("GID_INDEX", "first", "None or an int, 0..255 in the device's GID table"),
+        ("TESTLINK_S", "never", "0 for none, or a number, 0.1..3600 seconds"),
     ],
 )
 def test_what_a_variable_should_be(monkeypatch: pytest.MonkeyPatch, name: str, text: str, wanted: str) -> None:
@@ -171,6 +216,21 @@ def test_what_a_variable_should_be(monkeypatch: pytest.MonkeyPatch, name: str, t
     with pytest.raises(SmcConfigError, match=f"SMCFAST_{name}") as caught:
         SmcConfig()
     assert wanted in str(caught.value)
+
+
+def test_a_directory_may_be_a_path() -> None:
+    config = SmcConfig(rendezvous_dir=PurePath("/run/smcfast"))
+    assert config.rendezvous_dir == "/run/smcfast"
+    assert config == SmcConfig(rendezvous_dir="/run/smcfast")
+
+
+def test_a_device_may_be_a_context_of_pyverbs() -> None:
+    """As pyverbs has it, whose module is not imported: the class is told by its names."""
+    context = type("Context", (), {"__module__": "pyverbs.device", "name": "rxe0"})
+    config = SmcConfig(device=context())
+    assert config == SmcConfig(device="rxe0")
+    derived = type("Mlx5Context", (context,), {"__module__": "pyverbs.providers.mlx5.mlx5dv", "name": b"mlx5_0"})
+    assert SmcConfig(device=derived()).device == "mlx5_0"
 
 
 async def test_a_config_that_is_none() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import select
 import sys
 from pathlib import Path
@@ -77,9 +78,30 @@ def ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return select.select([fd], [], [], 10)[0] == [fd]
+        return select.select([fd], [], [], 30)[0] == [fd]
     finally:
         os.close(fd)
+
+
+def test_commands_beside_each_other_run_at_once_and_are_told_of_in_turn(
+    dev: Any, phases: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each waits for the other, the first prints last, and the second fails."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    for fifo in (one, other):
+        os.mkfifo(fifo)
+    first = f"open({str(one)!r}, 'w').close(); open({str(other)!r}).read(); print('said by the first')"
+    second = f"open({str(one)!r}).read(); print('said by the second', flush=True); open({str(other)!r}, 'w').close()"
+    phases.beside(
+        ("first", [sys.executable, "-c", first], {}),
+        ("second", [sys.executable, "-c", f"{second}; raise SystemExit(3)"], {}),
+    )
+    said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("said")]
+    assert said == ["said by the first", "said by the second"]
+    assert [failure.partition(":")[0] for failure in phases.failures] == ["exit status 3"]
+    phases.report()
+    rows = [line.split()[-1] for line in capfd.readouterr().out.splitlines() if " s  " in line]
+    assert rows[:2] == ["first", "second"]
 
 
 @pytest.mark.parametrize(
@@ -116,3 +138,33 @@ def test_the_demo_installs_nothing_that_it_does_not_need(
     spec.loader.exec_module(commands)
     commands.demo(phases, ())
     assert groups == ["build"]
+
+
+KEPT = {"rust": {"with": "rustc 1", "counts": {"a": 1000, "b": 1000}}}
+
+
+@pytest.mark.parametrize(
+    ("compiler", "counts", "fault"),
+    [
+        ("rustc 1", {"a": 1032, "b": 100}, None),
+        ("rustc 1", {"a": 1033, "b": 1000}, "a: 1033 instructions, [+]3.3%; 3% are allowed"),
+        ("rustc 2", {"a": 1033, "b": 1000}, None),
+        ("rustc 2", {"a": 1253, "b": 1000}, "a: 1253 instructions, [+]25.3%; 25% are allowed"),
+        ("rustc 1", {"a": 1000}, "b: not counted any more"),
+        ("rustc 1", {"a": 1000, "b": 1000, "c": 1}, "c: not among the figures kept"),
+    ],
+)
+def test_more_instructions_than_kept_are_a_failure(
+    dev: Any, compiler: str, counts: dict[str, int], fault: str | None
+) -> None:
+    faults = dev("counts").compare({"rust": {"with": compiler, "counts": counts}}, KEPT)
+    if fault is None:
+        assert faults == []
+    else:
+        assert len(faults) == 1
+        assert re.match(fault, faults[0])
+
+
+def test_an_architecture_without_figures_says_so(dev: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dev("counts").compare(KEPT, None) == []
+    assert "no figures are kept" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -42,6 +43,36 @@ async def test_drain_leaves_a_ring_full_under_way(host: str) -> None:
         await client.writer.drain()
         assert client.writer.transport.get_write_buffer_size() == 0
         assert len(await server.reader.readexactly(1 << 20)) == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("path", "config"), [("smc-d", SmcConfig(fallback="forbid")), ("tcp", SmcConfig(paths=()))], ids=["smc-d", "tcp"]
+)
+async def test_what_a_peer_sees_of_the_end(path: str, config: SmcConfig) -> None:
+    """A handler that raised is a clean end on either path; the first drain after that is where they differ."""
+
+    async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"half")
+        raise ValueError("on purpose")
+
+    loop = asyncio.get_running_loop()
+    complaints: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    async with await smcfast.start_smc_server(fail, "127.0.0.1", 0, config=config) as server:
+        reader, writer = await smcfast.open_smc_connection(*server.sockets[0].getsockname(), config=config)
+        assert writer.get_extra_info("smc").path == path
+        assert await reader.read() == b"half"
+        writer.write(b"late")
+        raised: object = None
+        try:
+            await writer.drain()
+        except ConnectionResetError as error:
+            raised = error
+        assert (raised is not None) == (path == "smc-d")
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+    assert [str(context["exception"]) for context in complaints] == ["on purpose"]
 
 
 async def test_start_tls_works_where_smcfast_is_switched_off() -> None:

@@ -17,13 +17,13 @@ from smcfast import SmcConfig, netlink, remembered, rendezvous
 from smcfast.discovery import GRACE, STRANGERS_MAX, Caller, Invitation
 from smcfast.errors import Fallback
 from smcfast.registration import Registration
+from support import frames
 from support.addresses import listening
-from support.loops import run_on
-from support.process import abstract_names, descriptors
+from support.process import abstract_names, become, descriptors
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from support.channel import Channel
     from support.child import Child
@@ -35,15 +35,7 @@ NOBODY = 65534
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process of another user")
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(loop_kind: str) -> Iterator[None]:
-    remembered.listeners._until.clear()
-    run_on(loop_kind, asyncio.sleep, 0)  # uvloop's pipe for signals stays
-    netlink.listener_of(netlink.destination(("127.0.0.1", 1)))  # and so does this thread's netlink socket
-    before = descriptors()
-    yield
-    assert descriptors() == before
-    assert abstract_names() == set()
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 @contextlib.asynccontextmanager
@@ -64,12 +56,12 @@ async def client(target: tuple[Any, ...], config: SmcConfig = CONFIG, patience: 
         tcp.setblocking(False)
         with contextlib.closing(Invitation(tcp, target, config)) as invitation:
             await loop.sock_connect(tcp, target)
-            answer = await invitation.answer(loop, tcp, loop.time() + patience)
+            answer = await invitation.answer(tcp, loop.time() + patience)
         result = answer.name if isinstance(answer, Fallback) else "smc"
         if not isinstance(answer, Fallback):
             with answer:
-                hello = await rendezvous.next_frame(loop, answer, loop.time() + patience)
-                if hello is None or not hello[0] or not rendezvous.send_frame(answer, b"GO"):
+                hello = await frames.next_frame(loop, answer, loop.time() + patience)
+                if hello is None or not hello[0] or not frames.send_frame(answer, b"GO"):
                     result = "stopped"
         return result, await loop.sock_recv(tcp, 100)
 
@@ -91,9 +83,9 @@ async def _decision(loop: asyncio.AbstractEventLoop, caller: Caller, patience: f
     if caller.conn is None:
         assert caller.why is not None
         return caller.why.name
-    if not rendezvous.send_frame(caller.conn, b"HI"):
+    if not frames.send_frame(caller.conn, b"HI"):
         return "stopped"
-    decision = await rendezvous.last_frame(loop, caller.conn, loop.time() + patience)
+    decision = await frames.last_frame(loop, caller.conn, loop.time() + patience)
     if decision is None:
         return "timeout"
     return "smc" if decision[0] == b"GO" else "stopped"
@@ -338,14 +330,8 @@ async def test_after_giving_up_the_other_side_knows() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ours.setblocking(False)
-        assert await rendezvous.last_frame(loop, ours, loop.time()) is None
-        assert not rendezvous.send_frame(theirs, b"GO")
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        ours.setblocking(False)
-        due = loop.time() + 0.02
-        loop.call_at(due, theirs.send, b"GO")  # it comes in the very turn of the loop in which the time is over
-        assert await rendezvous.last_frame(loop, ours, due) == (b"GO", [])
+        assert await frames.last_frame(loop, ours, loop.time()) is None
+        assert not frames.send_frame(theirs, b"GO")
 
 
 async def test_frames_and_descriptors() -> None:
@@ -354,26 +340,15 @@ async def test_frames_and_descriptors() -> None:
     with ours, theirs:
         ours.setblocking(False)
         assert rendezvous.take_frame(ours) is None
-        assert rendezvous.send_frame(theirs, b"two", [0, 1])
+        assert frames.send_frame(theirs, b"two", [0, 1])
         packet = rendezvous.take_frame(ours)
         assert packet is not None
         frame, fds = packet
         assert (frame, len(fds), [os.get_inheritable(fd) for fd in fds]) == (b"two", 2, [False, False])
         rendezvous.close_fds(fds)
         assert descriptors() == before
-        witness = rendezvous.pidfd(ours)
-        assert witness is not None
-        assert not os.get_inheritable(witness)
-        os.close(witness)
         theirs.close()
         assert rendezvous.take_frame(ours) == (b"", [])
-
-
-def become(uid: int) -> None:
-    """Turn into another user, who may have no access to the interpreter's files: what is needed must be loaded."""
-    socket.getaddrinfo("127.0.0.1", 0)
-    os.setgroups([])
-    os.setuid(uid)
 
 
 def stranger(parent: Channel, name: str, uid: int) -> None:
@@ -400,7 +375,7 @@ async def test_a_stranger_at_the_door_is_sent_away(spawn: Spawn, host: str) -> N
                 child = spawn(stranger, name.hex(), NOBODY)
                 await child.areceive()
                 await loop.sock_connect(tcp, target_of(listeners[0]))
-                answer = asyncio.create_task(invitation.answer(loop, tcp, loop.time() + 5))
+                answer = asyncio.create_task(invitation.answer(tcp, loop.time() + 5))
                 for _ in range(3):
                     child.send("call")
                     assert await child.areceive() == "called"
@@ -431,7 +406,7 @@ async def test_a_stranger_who_is_allowed_is_still_not_the_server(spawn: Spawn) -
                 assert await child.areceive() == "called"
                 with accepted, contextlib.closing(Caller(accepted, config, busy=False)) as caller:
                     assert caller.conn is not None
-                    conn = await invitation.answer(loop, tcp, loop.time() + 5)
+                    conn = await invitation.answer(tcp, loop.time() + 5)
                     assert isinstance(conn, socket.socket)
                     assert rendezvous.credentials(conn)[1] == os.geteuid()
                     conn.close()
@@ -450,7 +425,7 @@ async def test_a_crowd_of_strangers_ends_the_wait(spawn: Spawn) -> None:
                 child = spawn(stranger, name.hex(), NOBODY)
                 await child.areceive()
                 await loop.sock_connect(tcp, target_of(listeners[0]))
-                answer = asyncio.create_task(invitation.answer(loop, tcp, loop.time() + 5))
+                answer = asyncio.create_task(invitation.answer(tcp, loop.time() + 5))
                 calls = 0
                 while not answer.done():
                     child.send("call")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,12 +14,29 @@ import smcfast
 from smcfast import SmcConfig, SmcInfo, _core, config, log, reasons
 from support.streams import connected
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 DISCOVERY = (ROOT / "docs" / "discovery.md").read_text()
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(
     (ROOT / "docs").rglob("*.md")
 )
+
+
+def test_the_look_from_outside_shows_a_connection(run: Callable[..., None], run_python: Callable[..., Any]) -> None:
+    (program,) = re.findall(r"## From outside\n.*?```python\n(.*?)```", CONFIGURATION, re.DOTALL)
+
+    async def look() -> None:
+        async with connected("127.0.0.1") as (client, _):
+            client.writer.write(b"x" * 77)
+            done = await asyncio.to_thread(run_python, "-c", program)
+            assert (done.returncode, done.stderr) == (0, "")
+            port = client.writer.get_extra_info("sockname")[1]
+            assert re.search(rf"client smc-d ACTIVE \('127.0.0.1', {port}\) .* 77 0$", done.stdout, re.MULTILINE)
+
+    run(look)
 
 
 def rows(text: str, first: str) -> list[list[str]]:
@@ -37,6 +56,13 @@ def test_every_reason_is_in_the_page() -> None:
     assert {name for _, name, _ in found[:possible]} == set(reasons.names())
     for code, name, text in found[possible:]:
         assert text == _core.DIAGNOSES[int(code, 16)][1], name
+
+
+def test_the_codes_with_a_test_that_sends_them_are_those_that_this_version_sends() -> None:
+    """The page is made from the core; the list of the codes that are counted is the package's."""
+    page = (ROOT / "docs" / "diagnoses.md").read_text()
+    sent = re.findall(r"^\| (0x[0-9A-F]{8}) \| `\w+` \| when ", page, re.MULTILINE)
+    assert tuple(int(code, 16) for code in sent) == reasons.DECLINED
 
 
 def test_every_field_of_the_configuration_is_in_the_page() -> None:
@@ -100,3 +126,39 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_is_in_the_list() -> None:
     listed = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
     assert set(listed) == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
+def test_everything_verified_has_its_test() -> None:
+    table = rows((ROOT / "docs" / "verified.md").read_text(), "behaviour")
+    assert table
+    for behaviour, kernel, tests in table:
+        assert re.fullmatch(r"\d+\.\d+", kernel), behaviour
+        named = re.findall(r"`([^`]+)::(\w+)`", tests)
+        assert tests == ", ".join(f"`{file}::{name}`" for file, name in named) != "", behaviour
+        for file, name in named:
+            (path,) = [path for path in (ROOT / "tests" / "vm" / file, ROOT / "tests" / file) if path.exists()]
+            assert re.search(rf"^(?:async )?(?:def|fn) {name}\(", path.read_text(), re.MULTILINE), f"{file}::{name}"
+
+
+def reports_by_name() -> set[tuple[int, str]]:
+    """The field reports that tests have in their names, each with its file, which lies in tests/ or is named from the root."""
+    sources = [ROOT / name for name in ("tests", "src", "benches")]
+    files = [path for folder in sources for path in folder.rglob("*") if path.suffix in (".py", ".rs")]
+    found = set()
+    for path in files:
+        for name in re.findall(r"(?:def|fn) (\w*reports?_\d\w*)\(", path.read_text()):
+            for numbers in re.findall(r"reports?_(\d+(?:_and_\d+)*)", name):
+                file = str(path.relative_to(ROOT)).removeprefix("tests/")
+                found |= {(int(number), file) for number in numbers.split("_and_")}
+    return found
+
+
+def test_every_field_report_is_in_the_table() -> None:
+    table = rows((ROOT / "docs" / "testing.md").read_text(), "report")
+    numbers = [int(number) for number, _, _ in table]
+    assert numbers == sorted(set(numbers))
+    documented = {
+        (int(number), file) for number, _, where in table for file in re.findall(r"`([^`]+\.(?:py|rs))`", where)
+    }
+    assert documented == reports_by_name()
+    assert all(where for *_, where in table)

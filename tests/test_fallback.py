@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import resource
 import socket
 import struct
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import smcfast
-from smcfast import Fallback, SmcConfig, SmcFallbackError, negotiate, netlink, reasons, remembered, rendezvous
+from smcfast import Fallback, SmcConfig, SmcFallbackError, devices, discovery, netlink, reasons, remembered
 from smcfast.discovery import Caller, Invitation
-from smcfast.negotiate import Clock
 from smcfast.registration import Registration
+from support import frames
 from support.addresses import listening
 from support.process import abstract_names
 from support.sandbox import forbid_netlink, why_no_seccomp
@@ -138,10 +140,7 @@ async def test_a_plain_client_sees_only_the_applications_bytes(host: str) -> Non
 
 SWITCHED_OFF = [
     (SmcConfig(paths=()), "the configuration switches every SMC path or every discovery off"),
-    (SmcConfig(paths=("smc-r",)), "paths=('smc-r',): this version has no smc-r"),
-    (SmcConfig(paths=("kernel", "smc-r")), "this version has no kernel nor smc-r"),
     (SmcConfig(discovery=()), "the configuration switches every SMC path or every discovery off"),
-    (SmcConfig(discovery=("option",)), "discovery=('option',): this version has no option"),
     (SmcConfig(discovery=(), assume=("*:1",)), "discovery is switched off, and assume does not name this peer"),
 ]
 
@@ -161,14 +160,13 @@ async def test_switched_off() -> None:
         check(echo.infos[0], "disabled")
 
 
-async def test_tls_runs_over_tcp(host: str) -> None:
+async def test_tls_is_no_reason(host: str) -> None:
     async with echoing(host, ssl=server_context()) as echo:
-        reader, writer = await smcfast.open_smc_connection(*echo.target, ssl=client_context())
+        reader, writer = await smcfast.open_smc_connection(*echo.target, ssl=client_context(), config=FORBID)
         assert writer.get_extra_info("ssl_object") is not None
-        check(await talk(reader, writer), "tls")
-        check(echo.infos[0], "tls")
-        with pytest.raises(SmcFallbackError, match="tls"):
-            await smcfast.open_smc_connection(*echo.target, ssl=client_context(), config=FORBID)
+        info = await talk(reader, writer)
+        assert (info.path, info.fallback) == ("smc-d", None)
+        assert (echo.infos[0].path, echo.infos[0].fallback) == ("smc-d", None)
 
 
 async def test_a_failed_tls_handshake_is_the_users_error() -> None:
@@ -254,8 +252,11 @@ def layout() -> int:
     """The hash of this build's layout of shared memory, as its own frames have it."""
     from smcfast import _core
 
-    engine = _core.Engine(asyncio.Future, lambda *_: None, lambda _: None)
-    hello = _core.ServerSetup(engine, 16384, 0.0, 1.0, False).hello()
+    engine = _core.Engine(asyncio.Future, lambda *_: None, lambda _: None, lambda: None)
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with near, far:
+        _core.ServerSetup(engine, near.fileno(), 16384, 0.0, 1.0, False).meet(os.dup(near.fileno()), 1.0)
+        hello = far.recv(100)
     return int(struct.unpack_from("<Q", hello, 16)[0])
 
 
@@ -281,11 +282,11 @@ async def test_a_server_of_another_build(frame: bytes, name: str) -> None:
         conn, _ = await loop.sock_accept(listeners[0])
         with conn, contextlib.closing(Caller(conn, SmcConfig(), busy=False)) as caller:
             assert caller.conn is not None
-            rendezvous.send_frame(caller.conn, frame)
+            frames.send_frame(caller.conn, frame)
             reader, writer = await opening
             info = writer.get_extra_info("smc")
             assert (info.path, info.fallback.name, info.fallback.code) == ("tcp", name, reasons.reason(name).code)
-            stop = await rendezvous.next_frame(loop, caller.conn, loop.time() + 5)
+            stop = await frames.next_frame(loop, caller.conn, loop.time() + 5)
             assert stop is not None
             assert struct.unpack_from("<8sHH", stop[0]) == (b"smcfast\0", 1, 3)
             conn.send(b"hi")
@@ -310,11 +311,11 @@ async def test_a_client_that_stops(answer: bytes, name: str) -> None:
             tcp.setblocking(False)
             with contextlib.closing(Invitation(tcp, echo.target, SmcConfig())) as invitation:
                 await loop.sock_connect(tcp, echo.target)
-                conn = await invitation.answer(loop, tcp, loop.time() + 5)
+                conn = await invitation.answer(tcp, loop.time() + 5)
                 assert isinstance(conn, socket.socket)
                 with conn:
-                    assert await rendezvous.next_frame(loop, conn, loop.time() + 5)
-                    assert answer == b"" or rendezvous.send_frame(conn, answer)
+                    assert await frames.next_frame(loop, conn, loop.time() + 5)
+                    assert answer == b"" or frames.send_frame(conn, answer)
             await loop.sock_sendall(tcp, b"hello")
             assert await loop.sock_recv(tcp, 100) == b"hello"
             assert echo.infos[0].reason == name
@@ -326,11 +327,10 @@ async def test_a_handshake_that_breaks_off_is_mended(host: str) -> None:
         loop = asyncio.get_running_loop()
         opening = asyncio.create_task(smcfast.open_smc_connection(host, port))
         conn, _ = await loop.sock_accept(listeners[0])
-        clock = Clock.start(loop, SmcConfig())
         with contextlib.closing(Caller(conn, SmcConfig(), busy=False)) as caller:
-            assert negotiate.greet(clock, caller, SmcConfig()) is not None
             assert caller.conn is not None
-            assert await rendezvous.next_frame(loop, caller.conn, loop.time() + 5)
+            assert frames.send_frame(caller.conn, hello(1, LAYOUT))
+            assert await frames.next_frame(loop, caller.conn, loop.time() + 5)
             assert (await loop.sock_recv(conn, 4)).startswith(b"\xe2\xd4\xc3")
             conn.close()
         conn, _ = await loop.sock_accept(listeners[0])
@@ -346,7 +346,7 @@ async def test_a_handshake_that_breaks_off_is_mended(host: str) -> None:
 async def test_no_descriptors_for_the_set_up(host: str) -> None:
     """The TCP socket could be had, and nothing more: the connection is TCP all the same."""
     async with echoing(host) as echo:
-        check(await talk(*await with_descriptors(4, smcfast.open_smc_connection, *echo.target)), "resources")
+        check(await talk(*await with_descriptors(5, smcfast.open_smc_connection, *echo.target)), "resources")
 
 
 async def with_descriptors(count: int, function: Callable[..., Any], *args: Any) -> Any:
@@ -386,7 +386,7 @@ async def test_a_sandbox_without_netlink(spawn: Spawn, loop_kind: str) -> None:
     child = spawn(echo_in_child, True, {}, loop=loop_kind)
     target = await child.areceive()
     info = await talk(*await smcfast.open_smc_connection(*target))
-    assert info.reason in ("accepted_plain", "server_spoke_first")
+    assert info.reason == "peer_plain"  # who cannot look for clients does not announce, and costs nobody a wait
     child.send("done")
     assert await child.aresult() == [["tcp", "no_sock_diag"]]
     async with echoing() as echo:
@@ -431,6 +431,34 @@ async def test_the_log_line(caplog: pytest.LogCaptureFixture, policy: Any, level
         assert part in record.message
 
 
+@pytest.mark.parametrize("role", ["client", "server"])
+async def test_a_user_who_is_not_allowed_is_named(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    strict = SmcConfig(handshake_timeout=6.5)
+    monkeypatch.setattr(discovery, "allowed_uids", lambda config: set() if config is strict else {os.geteuid()})
+    options = {end: {"config": strict} if end == role else {} for end in ("client", "server")}
+    async with echoing(**options["server"]) as echo:
+        info = await talk(*await smcfast.open_smc_connection(*echo.target, **options["client"]))
+        told = info if role == "client" else echo.infos[0]
+        check(told, "uid")
+        assert f"the peer runs as user {os.geteuid()}, who is not allowed; this is user" in str(told.fallback)
+
+
+async def test_a_unix_socket_is_served_over_itself(caplog: pytest.LogCaptureFixture) -> None:
+    with tempfile.TemporaryDirectory() as folder, caplog.at_level(logging.INFO, "smcfast"):
+        path = f"{folder}/socket"
+        listener, sock = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        echo = Echo()
+        echo.server = await smcfast.start_smc_server(echo.serve, sock=listener)
+        sock.connect(path)
+        check(await talk(*await smcfast.open_smc_connection(sock=sock)), "not_inet")
+        check(echo.infos[0], "not_inet")
+        echo.server.close()
+        await echo.server.wait_closed()
+    said = {record.message.partition(" is TCP")[0] for record in caplog.records if record.name == "smcfast"}
+    assert said == {f"client connection with {path}", "server connection with an unnamed socket"}
+
+
 async def test_forbidden_by_the_client(host: str) -> None:
     forbidden = smcfast.stats()["forbidden"]
     with listening(host) as (listeners, port):
@@ -438,6 +466,7 @@ async def test_forbidden_by_the_client(host: str) -> None:
             await smcfast.open_smc_connection(host, port, config=FORBID)
         assert smcfast.stats()["forbidden"] == forbidden + 1
         assert (caught.value.code, caught.value.name) == (0x0301_0000, "peer_plain")
+        assert caught.value.errno == errno.EPROTONOSUPPORT
         assert "the peer did not announce SMC" in str(caught.value)
         conn, _ = listeners[0].accept()
         with conn:
@@ -450,8 +479,6 @@ async def test_a_server_that_could_never_be_anything_but_tcp() -> None:
     def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise AssertionError
 
-    with pytest.raises(SmcFallbackError, match="tls"):
-        await smcfast.start_smc_server(never, "127.0.0.1", 0, ssl=server_context(), config=FORBID)
     with pytest.raises(SmcFallbackError, match="disabled"):
         await smcfast.start_smc_server(never, "127.0.0.1", 0, config=SmcConfig(fallback="forbid", paths=()))
 
@@ -539,3 +566,13 @@ def test_a_wrong_level_is_said(run_python: Run) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def this_threads_netlink_socket() -> None:
     netlink.listener_of(netlink.destination(("127.0.0.1", 1)))
+
+
+async def test_smc_r_alone_needs_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "are_there", lambda: False)
+    alone = SmcConfig(paths=("smc-r",))
+    async with echoing() as echo:
+        check(await talk(*await smcfast.open_smc_connection(*echo.target, config=alone)), "no_rdma_device")
+    async with echoing(config=alone) as echo:
+        await talk(*await smcfast.open_smc_connection(*echo.target))
+        check(echo.infos[0], "no_rdma_device")

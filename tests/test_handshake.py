@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import smcfast
-from smcfast import SmcConfig, _core, acceptor, handshake, negotiate, netlink, remembered, rendezvous
-from smcfast.discovery import Invitation
-from smcfast.negotiate import CLIENT_SHARE, Clock
-from support.loops import run_on
-from support.process import abstract_names, descriptors, descriptors_left
+from smcfast import SmcConfig, SmcHandshakeError, acceptor, handshake, negotiate, remembered
+from smcfast._loop import LoopEngine
+from smcfast.negotiate import Clock
+from support import frames
+from support.echo import talk
+from support.process import descriptors_left
+from support.steered import greeted, steered
+from support.streams import eventually, turns
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
+    from smcfast import _core
     from support.channel import Channel
     from support.child import Child
 
@@ -30,23 +33,11 @@ if TYPE_CHECKING:
 
 HASTY = SmcConfig(handshake_timeout=0.4)
 ONLY = SmcConfig(assume=("*:*",), discovery=())
+HASTY_ONLY = SmcConfig(assume=("*:*",), discovery=(), handshake_timeout=0.4)
 OUT_OF_MEMORY, NO_DEVICE, VERSION, INTERNAL = 0x0101_0000, 0x0303_0007, 0x030C_0000, 0x0999_0000
-MEMORY = 4
-"""The kind of that frame."""
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(loop_kind: str) -> Iterator[None]:
-    remembered.listeners._until.clear()
-    remembered.destinations._until.clear()
-    run_on(loop_kind, asyncio.sleep, 0)  # uvloop's pipe for signals stays
-    netlink.listener_of(netlink.destination(("127.0.0.1", 1)))  # and so does this thread's netlink socket
-    gc.collect()  # a loop and its engine are in a cycle
-    before = descriptors()
-    yield
-    gc.collect()
-    assert descriptors() == before
-    assert abstract_names() == set()
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 class Echo:
@@ -55,6 +46,8 @@ class Echo:
     def __init__(self) -> None:
         self.reasons: list[str | None] = []
         self.target: tuple[str, int] = ("", 0)
+        self.served = 0
+        """Connections that it has served to their end."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reasons.append(writer.get_extra_info("smc").reason)
@@ -62,6 +55,9 @@ class Echo:
             while data := await reader.read(1000):
                 writer.write(data)
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        self.served += 1
 
 
 @contextlib.asynccontextmanager
@@ -77,61 +73,12 @@ async def echoing(config: SmcConfig = HASTY) -> AsyncIterator[Echo]:
         await server.wait_closed()
 
 
-async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str | None]:
-    """Say something, hear it again, hang up: the path, and the reason."""
-    writer.write(b"hello")
-    assert await reader.readexactly(5) == b"hello"
-    writer.close()
-    await writer.wait_closed()
-    info = writer.get_extra_info("smc")
-    return info.path, info.reason
-
-
-class Greeted(NamedTuple):
-    """A client in the hand of the test: it has the server's HELLO."""
-
-    tcp: socket.socket
-    conn: socket.socket
-    setup: _core.ClientSetup
-
-    async def answer(self) -> tuple[str, int, str]:
-        """Propose, and hear how that ends."""
-        loop = asyncio.get_running_loop()
-        while (outcome := self.setup.outcome()) is None:
-            await loop.sock_sendall(self.tcp, self.setup.transmit())
-            self.setup.receive(await loop.sock_recv(self.tcp, self.setup.wanted()), loop.time())
-        return outcome
-
-    async def echoes(self) -> bool:
-        """Is the stream a clean one of TCP?"""
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self.tcp, b"hello")
-        return await loop.sock_recv(self.tcp, 100) == b"hello"
-
-
-@contextlib.asynccontextmanager
-async def greeted(target: tuple[str, int]) -> AsyncIterator[Greeted]:
-    loop = asyncio.get_running_loop()
-    with socket.socket() as tcp:
-        tcp.setblocking(False)
-        with contextlib.closing(Invitation(tcp, target, SmcConfig())) as invitation:
-            await loop.sock_connect(tcp, target)
-            conn = await invitation.answer(loop, tcp, loop.time() + 5)
-        assert isinstance(conn, socket.socket)
-        with conn:
-            hello = await rendezvous.next_frame(loop, conn, loop.time() + 5)
-            setup = negotiate.client_setup(Clock.start(loop, SmcConfig()), SmcConfig())
-            assert hello is not None
-            assert setup.hello(hello[0]) is None
-            yield Greeted(tcp, conn, setup)
-
-
 @pytest.mark.parametrize("left", [0, 1])
 async def test_a_go_that_finds_no_descriptor(left: int) -> None:
     """The client's Proposal is on its way, so it has to be read and declined."""
     async with echoing() as echo, greeted(echo.target) as client:
         with descriptors_left(left):
-            assert rendezvous.send_frame(client.conn, *client.setup.go())
+            assert frames.send_frame(client.conn, *client.go)
             assert (await client.answer())[:2] == ("declined", OUT_OF_MEMORY)
         assert await client.echoes()
         assert echo.reasons == ["out_of_memory"]
@@ -157,8 +104,8 @@ async def test_a_broken_go(how: str) -> None:
     """Only a STOP and an end say that no Proposal follows."""
     change, count, code = BROKEN[how]
     async with echoing() as echo, greeted(echo.target) as client:
-        frame, fds = client.setup.go()
-        assert rendezvous.send_frame(client.conn, change(frame), (fds * 3)[:count])
+        frame, fds = client.go
+        assert frames.send_frame(client.conn, change(frame), (list(fds) * 3)[:count])
         assert (await client.answer())[:2] == ("declined", code)
         assert await client.echoes()
         assert echo.reasons == ["version_mismatch" if code == VERSION else "internal_error"]
@@ -167,62 +114,115 @@ async def test_a_broken_go(how: str) -> None:
 async def test_a_client_that_hangs_up_the_rendezvous_too_early() -> None:
     """The server finds out when it sends its MEMORY, and can still decline."""
     async with echoing() as echo, greeted(echo.target) as client:
-        assert rendezvous.send_frame(client.conn, *client.setup.go())
+        assert frames.send_frame(client.conn, *client.go)
         client.conn.close()
         assert (await client.answer())[:2] == ("declined", NO_DEVICE)
         assert await client.echoes()
         assert echo.reasons == ["no_smc_d_v2_device"]
 
 
-@pytest.mark.parametrize("config", [SmcConfig(), ONLY], ids=["discovered", "assumed"])
-@pytest.mark.parametrize("error", [errno.ETOOMANYREFS, errno.EAGAIN, errno.EPIPE])
-async def test_a_memory_that_cannot_be_sent(monkeypatch: pytest.MonkeyPatch, error: int, config: SmcConfig) -> None:
-    """Both are TCP at once, on one connection."""
-    send = rendezvous.send
+class Late:
+    """A client's set-up for which it is late from its step number `steps` on."""
 
-    def refuse(conn: socket.socket, frame: bytes, fds: Any = ()) -> None:
-        if frame[10] == MEMORY:
-            raise OSError(error, os.strerror(error))
-        send(conn, frame, fds)
+    def __init__(self, real: _core.ClientSetup, steps: int) -> None:
+        self._real = real
+        self._steps = steps
 
-    monkeypatch.setattr(rendezvous, "send", refuse)
-    expected = "out_of_memory" if error == errno.ETOOMANYREFS else "no_smc_d_v2_device"
+    def step(self, now: float) -> Any:
+        self._steps -= 1
+        return self._real.step(now + (3600 if self._steps < 0 else 0))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def be_late(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Each client's loop is so busy from a step on that its time is over."""
+    real = negotiate.client_setup
+    monkeypatch.setattr(negotiate, "client_setup", lambda *args: Late(real(*args), steps))
+
+
+@pytest.mark.parametrize(("config", "steps"), [(SmcConfig(), 1), (ONLY, 2)], ids=["discovered", "assumed"])
+async def test_a_late_client_says_nothing_more(monkeypatch: pytest.MonkeyPatch, config: SmcConfig, steps: int) -> None:
+    """The Accept is there, but it must not confirm what the server may have given up by now."""
+    be_late(monkeypatch, steps)
     async with echoing(config) as echo:
-        async with asyncio.timeout(CLIENT_SHARE * config.handshake_timeout):
-            assert await talk(*await smcfast.open_smc_connection(*echo.target, config=config)) == ("tcp", expected)
-        assert echo.reasons == [expected]
-
-
-@pytest.mark.parametrize("config", [SmcConfig(), ONLY], ids=["discovered", "assumed"])
-async def test_a_late_client_says_nothing_more(monkeypatch: pytest.MonkeyPatch, config: SmcConfig) -> None:
-    """Its loop was busy until its time was over: it must not confirm what the server has given up by now."""
-    step = handshake._ClientExchange._take_memory
-
-    async def busy(self: Any) -> None:
-        time.sleep(CLIENT_SHARE * hasty.handshake_timeout)  # noqa: ASYNC251 - that is what happens
-        await step(self)
-
-    monkeypatch.setattr(handshake._ClientExchange, "_take_memory", busy)
-    hasty = SmcConfig(handshake_timeout=0.2, assume=config.assume, discovery=config.discovery)
-    async with echoing(config) as echo:
-        assert await talk(*await smcfast.open_smc_connection(*echo.target, config=hasty)) == ("tcp", "handshake_failed")
+        assert await talk(*await smcfast.open_smc_connection(*echo.target, config=config)) == (
+            "tcp",
+            "handshake_failed",
+        )
         # All that the server saw of the first connection is its end.
         assert echo.reasons == ["disabled" if config is ONLY else "peer_plain"]
 
 
+class Stopped(Late):
+    """A client that is stopped right before a step, of which it believes that it is still in time."""
+
+    def step(self, now: float) -> Any:
+        self._steps -= 1
+        if self._steps == -1:
+            time.sleep(2 * HASTY.handshake_timeout)
+        return self._real.step(now)
+
+
+async def serve_hastily(parent: Channel, assumes: bool) -> list[Any]:
+    """Child: serve with a short time-out until the parent has enough, and return the reasons."""
+    async with echoing(HASTY_ONLY if assumes else HASTY) as echo:
+        parent.send(echo.target)
+        assert await parent.areceive() == "enough"
+        return echo.reasons
+
+
+@pytest.mark.parametrize("assumes", [False, True], ids=["discovered", "assumed"])
+async def test_a_client_that_is_stopped_at_any_step(
+    spawn: Spawn, loop_kind: str, monkeypatch: pytest.MonkeyPatch, assumes: bool
+) -> None:
+    """The server may have given it up by the time that the Confirm comes: the user never gets a stream that is dead."""
+    child = spawn(serve_hastily, assumes, loop=loop_kind)
+    target = await child.areceive()
+    config = HASTY_ONLY if assumes else HASTY
+    real = negotiate.client_setup
+    for steps in range(6):
+        remembered.destinations._until.clear()
+        made: list[Stopped] = []
+        monkeypatch.setattr(
+            negotiate, "client_setup", lambda *args, s=steps, m=made: m.append(Stopped(real(*args), s)) or m[0]
+        )
+        path, _ = await talk(*await smcfast.open_smc_connection(*target, config=config))
+        assert path == ("tcp" if made[0]._steps < 0 else "smc-d")
+    child.send("enough")
+    await child.aresult()
+
+
 async def test_a_client_that_is_late_before_its_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the stream is clean, and stays."""
-    monkeypatch.setattr(Clock, "is_late", lambda _: True)
+    be_late(monkeypatch, 0)
     async with echoing() as echo:
         assert await talk(*await smcfast.open_smc_connection(*echo.target)) == ("tcp", "discovery_timeout")
         assert echo.reasons == ["peer_stopped"]
 
 
+async def test_a_handshake_that_cannot_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's epoll watches are used up: the stream is spoiled, as by a peer that breaks off."""
+
+    async def ready(*_: Any) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LoopEngine, "ready", ready)
+    with steered() as client, pytest.raises(SmcHandshakeError, match="nothing can be waited for: No space left"):
+        await handshake.run(client.setup, 0.0)
+
+
 async def test_the_client_has_less_time_than_the_server() -> None:
-    loop = asyncio.get_running_loop()
-    clock = Clock.start(loop, SmcConfig(handshake_timeout=80))
-    assert negotiate.client_setup(clock, SmcConfig()).deadline() == pytest.approx(clock.started + 70, abs=1e-6)
-    assert negotiate.server_setup(clock, SmcConfig()).deadline() == pytest.approx(clock.started + 80, abs=1e-6)
+    config = SmcConfig(handshake_timeout=80)
+    clock = Clock.start(config)
+    tcp, peer = socket.socketpair()
+    with tcp, peer:
+        for make, due in ((negotiate.client_setup, 70), (negotiate.server_setup, 80)):
+            setup = make(clock, tcp, config)  # type: ignore[operator]
+            wait = setup.step(clock.started)
+            assert wait[2] == pytest.approx(clock.started + due, abs=1e-6)
+            setup.release()
 
 
 async def serve_in_child(parent: Channel, assumes: bool) -> list[Any]:
@@ -236,9 +236,10 @@ async def serve_in_child(parent: Channel, assumes: bool) -> list[Any]:
 @pytest.mark.parametrize(
     ("assumes", "left", "at_client", "at_server"),
     [
-        (True, 4, "resources", "no_smc_d_v2_device"),  # TCP, memory, bell and door: the server cannot be let in
-        (True, 5, "out_of_memory", "out_of_memory"),  # it can, but not its memory
-        (False, 5, "out_of_memory", "out_of_memory"),
+        (True, 4, "resources", "no_smc_d_v2_device"),  # TCP twice, memory, door: the server cannot be let in
+        (True, 5, "no_smc_d_v2_device", "no_smc_d_v2_device"),  # it can, and there is no doorbell to hand over
+        (True, 6, "out_of_memory", "out_of_memory"),  # its memory cannot
+        (False, 6, "out_of_memory", "out_of_memory"),
     ],
 )
 async def test_a_client_without_descriptors(
@@ -263,15 +264,27 @@ async def test_an_assumed_server_without_descriptors() -> None:
     """It cannot call at the client's door."""
     async with echoing(ONLY) as echo:
         loop = asyncio.get_running_loop()
-        with socket.socket() as tcp:
+        with socket.socket() as tcp, steered() as client:
             tcp.setblocking(False)
             await loop.sock_connect(tcp, echo.target)
-            client = Greeted(tcp, tcp, negotiate.client_setup(Clock.start(loop, ONLY), ONLY))
             await asyncio.sleep(0.01)  # until it is accepted, which takes a descriptor too
-            with descriptors_left(0):
-                assert (await client.answer())[:2] == ("declined", OUT_OF_MEMORY)
-            assert await client.echoes()
+            with descriptors_left(1):  # for its set-up
+                assert (await client.answer(tcp))[:2] == ("declined", OUT_OF_MEMORY)
+            await loop.sock_sendall(tcp, b"hello")
+            assert await loop.sock_recv(tcp, 100) == b"hello"
         assert echo.reasons == ["out_of_memory"]
+
+
+async def test_a_client_that_gives_up_before_the_memory() -> None:
+    """It connects anew, so the application must not see its first connection, which has nothing but an end."""
+    before = smcfast.stats()
+    async with echoing() as echo:
+        async with greeted(echo.target) as client:
+            assert frames.send_frame(client.conn, *client.go)
+            assert client.tcp.send(client.client.says())
+        assert await talk(*await smcfast.open_smc_connection(*echo.target)) == ("smc-d", None)
+        await eventually(lambda: smcfast.stats()["failed"] > before["failed"])
+        assert echo.reasons == [None]
 
 
 async def serve_without_descriptors(parent: Channel) -> None:
@@ -281,6 +294,8 @@ async def serve_without_descriptors(parent: Channel) -> None:
     async with echoing(SmcConfig()) as echo:
         parent.send(echo.target)
         assert await parent.areceive() == "now"
+        await eventually(lambda: echo.served == len(echo.reasons))  # and has given back all that it took
+        await turns()
         with descriptors_left(1):  # for the connection that is accepted
             parent.send("ready")
             assert await parent.areceive() == "enough"
@@ -288,17 +303,19 @@ async def serve_without_descriptors(parent: Channel) -> None:
         assert await parent.areceive() == "end"
 
 
-async def test_a_server_without_descriptors_says_so(spawn: Spawn, loop_kind: str) -> None:
-    """A moment's lack must not make the client take the listener for a plain one."""
+@pytest.mark.parametrize("first", [False, True])
+async def test_a_server_without_descriptors_says_so(spawn: Spawn, loop_kind: str, first: bool) -> None:
+    """A moment's lack must not make the client take the listener for a plain one, be it the first client or not."""
     child = spawn(serve_without_descriptors, loop=loop_kind)
     target = await child.areceive()
-    assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
+    if not first:
+        assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
     child.send("now")
     assert await child.areceive() == "ready"
     for _ in range(2):
         assert await talk(*await smcfast.open_smc_connection(*target)) == ("tcp", "peer_stopped")
     child.send("enough")
-    assert await child.areceive() == [None, "resources", "resources"]
+    assert await child.areceive() == [None, "resources", "resources"][first:]
     assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
     child.send("end")
     await child.aresult()
@@ -312,7 +329,7 @@ async def test_a_handshake_that_breaks_off_at_the_server(
     before = smcfast.stats()
     with caplog.at_level("INFO", "smcfast"):
         async with echoing(SmcConfig(fallback=policy)) as echo, greeted(echo.target) as client:
-            assert rendezvous.send_frame(client.conn, *client.setup.go())
+            assert frames.send_frame(client.conn, *client.go)
             client.tcp.shutdown(socket.SHUT_WR)
             assert await asyncio.get_running_loop().sock_recv(client.tcp, 1) == b""
     after = smcfast.stats()

@@ -234,7 +234,9 @@ UNDERSTOOD = {
     "Mapping",
     "Sequence",
     "Self",
+    "_ProtocolT",  # as typeshed calls it in the event loop's methods
     "asyncio",
+    "os",
     "socket",
     "ssl",
     "trsock",

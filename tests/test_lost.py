@@ -13,14 +13,15 @@ import pytest
 import smcfast
 from smcfast import SmcConfig, _loop, assume, negotiate, netlink, remembered, rendezvous
 from smcfast.discovery import Caller, Invitation
-from smcfast.negotiate import Clock
 from smcfast.registration import Registration
 from support.addresses import listening
+from support.echo import echoing, talk
 from support.process import abstract_names, descriptors, no_more_descriptors
+from support.steered import steered
 from support.streams import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
 CONFIG = SmcConfig()
 ASSUMED = SmcConfig(assume=("*:*",))
@@ -41,34 +42,6 @@ def reset(conn: socket.socket) -> None:
     conn.close()
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(1000):
-            writer.write(data)
-    writer.close()
-
-
-@contextlib.asynccontextmanager
-async def echoing(config: SmcConfig) -> AsyncIterator[smcfast.SmcServer]:
-    server = await smcfast.start_smc_server(echo, "127.0.0.1", 0, config=config)
-    try:
-        yield server
-    finally:
-        server.close()
-        server.close_clients()
-        await server.wait_closed()
-
-
-async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, str | None]:
-    """Say something, hear it again, hang up: the path, and the reason."""
-    writer.write(b"hello")
-    assert await reader.readexactly(5) == b"hello"
-    writer.close()
-    await writer.wait_closed()
-    info = writer.get_extra_info("smc")
-    return info.path, info.reason
-
-
 @pytest.mark.parametrize("announced", [False, True])
 async def test_a_server_that_is_gone_before_the_client_looks(announced: bool) -> None:
     loop = asyncio.get_running_loop()
@@ -81,9 +54,9 @@ async def test_a_server_that_is_gone_before_the_client_looks(announced: bool) ->
         with contextlib.closing(Invitation(tcp, target, CONFIG)) as invitation:
             assert (invitation.why is None) == announced
             await loop.sock_connect(tcp, target)
-            conn, _ = await loop.sock_accept(listeners[0])
+            conn, _ = await asyncio.get_running_loop().sock_accept(listeners[0])
             reset(conn)
-            answer = await invitation.answer(loop, tcp, loop.time() + 5)
+            answer = await invitation.answer(tcp, loop.time() + 5)
             assert getattr(answer, "name", answer) == "peer_plain"
 
 
@@ -94,10 +67,10 @@ async def test_a_server_that_resets_the_connection(config: SmcConfig, monkeypatc
     with listening("127.0.0.1") as (listeners, port):
         listeners[0].setblocking(False)
 
-        async def answer(invitation: Invitation, loop: asyncio.AbstractEventLoop, *args: Any) -> Any:
-            conn, _ = await loop.sock_accept(listeners[0])
+        async def answer(invitation: Invitation, *args: Any) -> Any:
+            conn, _ = await asyncio.get_running_loop().sock_accept(listeners[0])
             reset(conn)
-            return await real(invitation, loop, *args)
+            return await real(invitation, *args)
 
         monkeypatch.setattr(Invitation, "answer", answer)
         reader, writer = await smcfast.open_smc_connection("127.0.0.1", port, config=config)
@@ -120,14 +93,15 @@ async def test_a_client_that_is_gone_before_it_is_accepted() -> None:
 
 def proposal() -> bytes:
     """What a client says that assumes."""
-    return negotiate.client_setup(Clock.start(asyncio.get_running_loop(), ONLY), ONLY).transmit()
+    with steered() as client:
+        return client.says()
 
 
 async def test_a_client_that_proposes_and_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     """Its Proposal is no application bytes: the connection ends, and the server says why."""
     asyncio.get_running_loop().set_debug(True)  # asyncio and smcfast tell then what they keep to themselves otherwise
     caplog.set_level("INFO", "smcfast")
-    async with echoing(ONLY) as server:
+    async with echoing(config=ONLY) as server:
         with socket.create_connection(server.sockets[0].getsockname(), timeout=5) as tcp:
             tcp.sendall(proposal())
             reset(tcp)
@@ -151,7 +125,7 @@ async def test_a_server_without_descriptors_for_its_first_client(
 
     plain = negotiate.server_setup
     monkeypatch.setattr(negotiate, "server_setup", lambda *args: no_engine() if scarce else plain(*args))
-    async with echoing(ONLY) as server:
+    async with echoing(config=ONLY) as server:
         target = server.sockets[0].getsockname()
         opened = await smcfast.open_smc_connection(*target, config=ONLY)
         assert await talk(*opened) == ("tcp", "handshake_failed")
@@ -173,7 +147,7 @@ async def test_an_assuming_client_without_descriptors_for_its_server(monkeypatch
             return real(door)
 
     monkeypatch.setattr(assume.Door, "caller", starved)
-    async with echoing(ONLY) as server:
+    async with echoing(config=ONLY) as server:
         target = server.sockets[0].getsockname()
         assert await talk(*await smcfast.open_smc_connection(*target, config=ONLY)) == ("tcp", "resources")
     assert looks < 10, "the door was ready all the time"
@@ -183,15 +157,14 @@ async def test_assumed_clients_are_capped() -> None:
     """One that has proposed and goes no further takes the only place; the next one is declined, and is TCP."""
     config = SmcConfig(assume=("*:*",), discovery=(), max_pending_handshakes=1)
     loop = asyncio.get_running_loop()
-    async with echoing(config) as server:
+    async with echoing(config=config) as server:
         target = server.sockets[0].getsockname()
-        with socket.socket() as tcp:
+        with socket.socket() as tcp, steered() as client:
             tcp.setblocking(False)
             await loop.sock_connect(tcp, target)
-            setup = negotiate.client_setup(Clock.start(loop, ONLY), ONLY)
             with contextlib.closing(assume.Door(_loop.engine().core.id, tcp, ONLY)) as door:
-                await loop.sock_sendall(tcp, setup.transmit())
-                await rendezvous.readable(loop, door.watched, loop.time() + 5)
+                await loop.sock_sendall(tcp, client.says())
+                await rendezvous.readable(door.watched, loop.time() + 5)
                 conn = door.caller()
                 assert conn is not None
                 with conn:
@@ -205,7 +178,7 @@ async def test_assumed_clients_are_capped() -> None:
 
 async def test_a_client_without_descriptors_for_the_question_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first look-up has found something, a client asks for itself; that it cannot is no error of the user's."""
-    async with echoing(CONFIG) as server:
+    async with echoing(config=CONFIG) as server:
         target = server.sockets[0].getsockname()
         loop = asyncio.get_running_loop()
         with socket.socket() as tcp:
@@ -217,6 +190,6 @@ async def test_a_client_without_descriptors_for_the_question_who_it_is(monkeypat
                 netlink._forget_after_fork()
                 before = descriptors()
                 with no_more_descriptors():
-                    answer = await invitation.answer(loop, tcp, loop.time() + 5)
+                    answer = await invitation.answer(tcp, loop.time() + 5)
                 assert getattr(answer, "name", answer) == "resources"
                 assert descriptors().items() <= before.items()

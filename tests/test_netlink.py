@@ -116,7 +116,7 @@ def test_each_thread_has_its_own_socket_and_leaves_none() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert found == [True] * 8
     assert len(os.listdir("/proc/self/fd")) == before
 

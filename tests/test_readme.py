@@ -14,7 +14,7 @@ import pytest
 from support.addresses import refusing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -24,10 +24,10 @@ EXAMPLE, SERVER, CLIENT, FORBID = re.findall(r"```python\n(.*?)```", README, re.
 
 
 @pytest.fixture
-def port() -> int:
-    """A port that was free a moment ago: the number in the text may be taken here."""
+def port() -> Iterator[int]:
+    """A port that stays free for a server: the number in the text may be taken here."""
     with refusing("127.0.0.1") as free:
-        return free
+        yield free
 
 
 def on(port: int, program: str) -> str:
@@ -48,7 +48,7 @@ def test_the_two_programs_run(run_python: Run, port: int) -> None:
     ready = on(port, SERVER).replace("await server.serve_forever()", "print(flush=True); await server.serve_forever()")
     assert ready.count("print") == 1
     with subprocess.Popen([sys.executable, "-c", ready], stdout=subprocess.PIPE) as server:
-        guard = threading.Timer(10, server.kill)
+        guard = threading.Timer(30, server.kill)
         guard.start()
         try:
             assert server.stdout is not None

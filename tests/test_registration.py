@@ -106,7 +106,7 @@ def test_forked_workers(listener: socket.socket) -> None:
     holder = 0
 
     def heard() -> int:
-        assert select.select([ours], [], [], 10)[0], "no worker says anything"
+        assert select.select([ours], [], [], 30)[0], "no worker says anything"
         return os.read(ours, 1)[0]
 
     try:
@@ -218,3 +218,24 @@ async def test_a_holder_who_is_no_sibling(
     child.send("enough")
     await child.aresult()
     assert abstract_names() == set()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process of another user")
+async def test_a_stranger_who_has_both_names_and_frees_one(
+    listener: socket.socket, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What he announced in our place, we announce as soon as he does not."""
+    monkeypatch.setattr(registration, "PATROL", 0.01)
+    cookie = netlink.cookie(listener)
+    child = spawn(squat, rendezvous.holder_name(cookie).hex(), 65534, 8)
+    assert await child.areceive() == "here"
+    with rendezvous.claim(rendezvous.listener_name(cookie)):
+        worker = Registration(asyncio.get_running_loop(), listener)
+        assert worker._owned == []
+        await asyncio.sleep(0.05)  # he may keep it for as long as he likes
+        assert announced(listener)
+    await until(lambda: announced(listener))
+    worker.close()
+    assert not announced(listener)
+    child.send("enough")
+    await child.aresult()

@@ -13,6 +13,7 @@ import pytest
 
 from smcfast import netlink, rendezvous
 from smcfast.registration import Registration
+from support import frames
 from support.process import descriptors, descriptors_left
 from support.streams import eventually
 
@@ -102,7 +103,7 @@ async def test_what_comes_after_the_deadline_leaves_nothing(frame: bytes) -> Non
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ours.setblocking(False)
-        assert await rendezvous.last_frame(loop, ours, loop.time()) is None
+        assert await frames.last_frame(loop, ours, loop.time()) is None
         before = descriptors()
         with contextlib.suppress(BrokenPipeError):
             send(theirs, frame, 2)

@@ -7,22 +7,23 @@ import contextlib
 import gc
 import os
 import signal
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import smcfast
-from smcfast import SmcConfig, netlink, remembered
+from smcfast import SmcConfig
+from support import frames
 from support.addresses import port_of
+from support.echo import echoing, talk
 from support.interrupt import cancelled_at
-from support.loops import run_on
-from support.process import abstract_names, descriptors
+from support.process import descriptors
+from support.steered import greeted
 from support.streams import eventually, turns
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable
 
     from support.channel import Channel
     from support.child import Child
@@ -30,43 +31,7 @@ if TYPE_CHECKING:
     Spawn = Callable[..., Child]
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(loop_kind: str) -> Iterator[None]:
-    remembered.listeners._until.clear()
-    run_on(loop_kind, asyncio.sleep, 0)  # uvloop's pipe for signals stays
-    netlink.listener_of(netlink.destination(("127.0.0.1", 1)))  # and so does this thread's netlink socket
-    before = descriptors()
-    yield
-    gc.collect()  # a loop and its engine are in a cycle
-    assert descriptors() == before
-    assert abstract_names() == set()
-
-
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-        while data := await reader.read(1000):
-            writer.write(data)
-    writer.close()
-
-
-@contextlib.asynccontextmanager
-async def echoing(host: str = "127.0.0.1", **options: Any) -> AsyncIterator[smcfast.SmcServer]:
-    server = await smcfast.start_smc_server(echo, host, 0, **options)
-    try:
-        yield server
-    finally:
-        server.close()
-        server.close_clients()
-        await server.wait_closed()
-
-
-async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-    writer.write(b"hello")
-    assert await reader.readexactly(5) == b"hello"
-    writer.close()
-    await writer.wait_closed()
-    path: str = writer.get_extra_info("smc").path
-    return path
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 async def test_cancelling_the_client_at_every_await(host: str) -> None:
@@ -95,7 +60,7 @@ async def points_of(target: tuple[str, int], settle: Callable[[], Any]) -> int:
         task = asyncio.ensure_future(_run(cancelled_at(points, opening)))
         await asyncio.wait([task])
         if not task.cancelled():
-            assert await talk(*task.result()) == "smc-d"
+            assert await talk(*task.result()) == ("smc-d", None)
             return points
         del task, opening  # and with them the frames that the exception remembers
         await settle()
@@ -111,7 +76,7 @@ async def _run(generator: Any) -> Any:
 
 async def quiet(server: smcfast.SmcServer) -> None:
     """Wait until the server has nobody."""
-    await eventually(lambda: not (server._welcome.pending or server._clients or server._welcome._running))
+    await eventually(lambda: not (server._welcome.pending or server._clients))
     await turns()
 
 
@@ -130,7 +95,7 @@ async def test_cancelling_the_client_at_any_time(host: str, rng: random.Random) 
                 await talk(*opening.result())
         assert cancelled > 0
         await quiet(server)
-        assert await talk(*await smcfast.open_smc_connection(*target)) == "smc-d"
+        assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
 
 
 async def test_closing_the_server_at_any_time(host: str, rng: random.Random) -> None:
@@ -212,7 +177,7 @@ async def test_a_client_that_is_killed(spawn: Spawn, loop_kind: str) -> None:
             for _ in range(count):
                 assert await child.areceive() == "smc-d"
             child.kill()
-        assert await talk(*await smcfast.open_smc_connection(*target)) == "smc-d"
+        assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
         await quiet(server)
 
 
@@ -220,31 +185,16 @@ async def test_many_at_once(host: str) -> None:
     async with echoing(host) as server:
         target = host, port_of(server.sockets)
         pairs = await asyncio.gather(*(smcfast.open_smc_connection(*target) for _ in range(100)))
-        assert {await talk(*pair) for pair in pairs} == {"smc-d"}
+        assert {await talk(*pair) for pair in pairs} == {("smc-d", None)}
 
 
 async def test_a_silent_peer_costs_the_server_no_more_than_the_time_out() -> None:
     """A client that proposed nothing after its GO is cut off, and the next one is served."""
-    from smcfast import negotiate, rendezvous
-    from smcfast.discovery import Invitation
-    from smcfast.negotiate import Clock
-
     config = SmcConfig(handshake_timeout=1.5)  # the client below must have come to its GO by then
     async with echoing(config=config) as server:
-        loop = asyncio.get_running_loop()
         target = server.sockets[0].getsockname()
-        with socket.socket() as tcp:
-            tcp.setblocking(False)
-            with contextlib.closing(Invitation(tcp, target, config)) as invitation:
-                await loop.sock_connect(tcp, target)
-                conn = await invitation.answer(loop, tcp, loop.time() + 5)
-                assert isinstance(conn, socket.socket)
-                with conn:
-                    setup = negotiate.client_setup(Clock.start(loop, config), config)
-                    hello = await rendezvous.next_frame(loop, conn, loop.time() + 5)
-                    assert hello is not None
-                    assert setup.hello(hello[0]) is None
-                    assert rendezvous.send_frame(conn, *setup.go())
-                    assert await loop.sock_recv(tcp, 100) == b""
-        assert await talk(*await smcfast.open_smc_connection(*target)) == "smc-d"
+        async with greeted(target) as client:
+            assert frames.send_frame(client.conn, *client.go)
+            assert await asyncio.get_running_loop().sock_recv(client.tcp, 100) == b""
+        assert await talk(*await smcfast.open_smc_connection(*target)) == ("smc-d", None)
         await quiet(server)

@@ -48,15 +48,30 @@ def listening(host: str) -> Iterator[tuple[list[socket.socket], int]]:
 
 @contextlib.contextmanager
 def refusing(host: str) -> Iterator[int]:
-    """A port of ``host`` that refuses connections: bound, never listening."""
+    """A port of ``host`` that refuses connections: bound, never listening. Who listens there as servers do can have it."""
     with contextlib.ExitStack() as stack:
         yield port_of(_bind(stack, host))
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[tuple[str, int]]:
+    """An address that answers no SYN: its listener's queue is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()
 
 
 def _bind(stack: contextlib.ExitStack, host: str) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
         each = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         port = port_of(sockets) if sockets else 0

@@ -8,10 +8,12 @@ import select
 import time
 from typing import TYPE_CHECKING, Any
 
+from support.patience import PATIENCE
+
 if TYPE_CHECKING:
     import socket
 
-GUARD = 10.0  # seconds to wait for the other side
+GUARD = 30.0 * PATIENCE  # seconds to wait for the other side
 
 
 class ChannelClosedError(Exception):

@@ -29,7 +29,7 @@ from support.channel import GUARD, Channel, ChannelClosedError
 from support.loops import run_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class ChildFailedError(AssertionError):
@@ -40,23 +40,39 @@ class Child:
     """A running child process. ``send``, ``receive`` and ``areceive`` reach its function's first argument."""
 
     def __init__(
-        self, function: Callable[..., Any], *args: Any, loop: str = "asyncio", env: Mapping[str, str] | None = None
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        loop: str = "asyncio",
+        env: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        limit: float = 3 * GUARD,
+        within: Sequence[str] = (),
     ) -> None:
+        """Start it, by another interpreter perhaps; a coroutine function must be done within ``limit`` seconds.
+
+        :param within: a command that runs the rest of its arguments as a program, in namespaces of its own for example.
+        """
         ours, theirs = socket.socketpair()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in kill(); not a pipe: nobody need drain it
-        command = [sys.executable, "-W", "error", __file__, str(theirs.fileno())]
-        command += [inspect.getfile(function), function.__qualname__, loop, json.dumps(args)]
+        words = [inspect.getfile(function), function.__qualname__, loop, str(limit), json.dumps(args)]
         with theirs:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
-                pass_fds=[theirs.fileno()],
-            )
+            self.process = self._start([*within, python], words, env or {}, theirs.fileno())
         self._channel = Channel(ours)
         self.send = self._channel.send
+
+    def _start(
+        self, command: list[str], words: list[str], env: Mapping[str, str], channel: int
+    ) -> subprocess.Popen[bytes]:
+        """The process: `command` is an interpreter, `words` what `main` gets besides the descriptor `channel`."""
+        return subprocess.Popen(
+            [*command, "-W", "error", __file__, str(channel), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            pass_fds=[channel],
+        )
 
     @property
     def pid(self) -> int:
@@ -137,7 +153,8 @@ class _Wrapped(Channel):
         super().send({"result": result})
 
 
-def _main(fd: str, file: str, name: str, loop: str, arguments: str) -> None:
+def main(fd: str, file: str, name: str, loop: str, limit: str, arguments: str) -> None:
+    """Run a function of a file with the channel `fd` and JSON's `arguments`, and send what it returns."""
     spec = importlib.util.spec_from_file_location("child", file)
     assert spec is not None
     assert spec.loader is not None
@@ -148,7 +165,7 @@ def _main(fd: str, file: str, name: str, loop: str, arguments: str) -> None:
     channel = _Wrapped(socket.socket(fileno=int(fd)))
     args = json.loads(arguments)
     if inspect.iscoroutinefunction(function):
-        result = run_within(3 * GUARD, loop, lambda: function(channel, *args))
+        result = run_within(float(limit), loop, lambda: function(channel, *args))
     else:
         result = function(channel, *args)
     channel.finish(result)
@@ -156,4 +173,4 @@ def _main(fd: str, file: str, name: str, loop: str, arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    main(*sys.argv[1:])

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import uvloop
 
+from support.patience import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 LOOPS = ("asyncio", "uvloop")
-GUARD = 10.0  # seconds after which a test counts as hung
+GUARD = 30.0 * PATIENCE  # seconds after which a test counts as hung
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +37,7 @@ def new_loop(kind: str) -> asyncio.AbstractEventLoop:
 def run_on(kind: str, main: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """The result of ``main(*args, **kwargs)`` on a fresh loop.
 
-    :raises HangError: after ten seconds; the stacks of all tasks are printed first.
+    :raises HangError: after `GUARD` seconds; the stacks of all tasks are printed first.
     :raises LoopComplaintError: when the loop's exception handler was called.
     """
     return run_within(GUARD, kind, lambda: main(*args, **kwargs))

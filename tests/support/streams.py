@@ -94,6 +94,29 @@ async def _serve(
     raise OSError(f"no port of {host} stays free")
 
 
+def talk_once(host: str, port: int) -> None:
+    """For a process of its own: open a connection to a server that echoes, and use it."""
+
+    async def talk() -> None:
+        reader, writer = await smcfast.open_smc_connection(host, port)
+        assert writer.get_extra_info("smc").path == "smc-d", writer
+        writer.write(PATTERN)
+        assert await reader.readexactly(len(PATTERN)) == PATTERN
+        writer.close()
+        await writer.wait_closed()
+
+    asyncio.run(talk())
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A handler that sends back what comes."""
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(2**16):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
 async def eventually(condition: Callable[[], bool]) -> None:
     """Let the loop go on until `condition` holds; the hang guard of the test bounds it."""
     while not condition():  # noqa: ASYNC110 - what is waited for has no event
@@ -118,3 +141,6 @@ def pattern(size: int, seed: int = 0) -> bytes:
     """Bytes in which a lost, doubled or misplaced piece shows: every four of them count their place."""
     words = range(seed, seed + size // 4 + 1)
     return b"".join(word.to_bytes(4, "big") for word in words)[:size]
+
+
+PATTERN = pattern(100_000)
