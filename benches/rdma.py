@@ -7,6 +7,7 @@ say nothing by themselves: what counts are the ratios within one round, which `s
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import datetime
 import json
@@ -18,13 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import smcfast
 from suite import blocking, machine, streams
-from suite.roce import CHUNK, KERNEL, MESSAGE, OURS, TCP, VERBS
+from suite.roce import CHUNK, KERNEL, MESSAGE, SPINS, STREAMS, TCP, VERBS
 from vm.support import perftest, smc
 from vm.support.forked import ForkedChild, Nursery
 from vm.support.hosts import A, B
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from support.channel import Channel
@@ -82,20 +82,21 @@ def _connected(protocol: int, port: int) -> socket.socket:
 # smcfast's streams.
 
 
-def _config() -> smcfast.SmcConfig:
+def _config(spin_us: int | None) -> smcfast.SmcConfig:
     """SMC-R and nothing else, although both hosts are one."""
     peers = (f"{A.address}:*", f"{B.address}:*")
-    return smcfast.SmcConfig(paths=("smc-r",), discovery=(), assume=peers, ueids=(EID,), fallback="forbid")
+    settings = {} if spin_us is None else {"spin_us": spin_us}
+    return smcfast.SmcConfig(paths=("smc-r",), discovery=(), assume=peers, ueids=(EID,), fallback="forbid", **settings)
 
 
-async def serve_smcfast(parent: Channel) -> None:
+async def serve_smcfast(parent: Channel, spin_us: int | None) -> None:
     """Child: listen on host b, until the parent says something; the text of an error where there is no SMC-R."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await streams.answer(reader, writer)
 
     try:
-        server = await smcfast.start_smc_server(answer, B.address, 0, config=_config())
+        server = await smcfast.start_smc_server(answer, B.address, 0, config=_config(spin_us))
     except (OSError, ValueError) as error:
         parent.send(f"{type(error).__name__}: {error}")
         return
@@ -105,14 +106,19 @@ async def serve_smcfast(parent: Channel) -> None:
     await server.wait_closed()
 
 
-async def drive_smcfast(parent: Channel, port: int) -> None:
+async def drive_smcfast(parent: Channel, spin_us: int | None, port: int) -> None:
     """Child: a measurement from host a for each word of the parent's; the text of an error where there is no SMC-R."""
 
     async def connect() -> streams.Streams:
-        reader, writer = await smcfast.open_smc_connection(B.address, port, local_addr=(A.address, 0), config=_config())
+        config = _config(spin_us)
+        reader, writer = await smcfast.open_smc_connection(B.address, port, local_addr=(A.address, 0), config=config)
         assert writer.get_extra_info("smc").path == "smc-r", writer.get_extra_info("smc")
         return reader, writer
 
+    await _drive(parent, connect)
+
+
+async def _drive(parent: Channel, connect: streams.Connect) -> None:
     while await parent.areceive(streams.LONG):
         try:
             round_trips = await streams.echo(connect, MESSAGE, SECONDS)
@@ -121,6 +127,25 @@ async def drive_smcfast(parent: Channel, port: int) -> None:
             parent.send(f"{type(error).__name__}: {error}")
         else:
             parent.send(_figures(round_trips, stream))
+
+
+# TCP on the same event loop: what of the difference is the loop's.
+
+
+async def serve_streams(parent: Channel) -> None:
+    """Child: listen on host b, until the parent says something."""
+    async with await asyncio.start_server(streams.answer, B.address, 0) as server:
+        parent.send(server.sockets[0].getsockname()[1])
+        await parent.areceive(streams.LONG)
+
+
+async def drive_streams(parent: Channel, port: int) -> None:
+    """Child: a measurement from host a for each word of the parent's."""
+
+    async def connect() -> streams.Streams:
+        return await asyncio.open_connection(B.address, port, local_addr=(A.address, 0))
+
+    await _drive(parent, connect)
 
 
 def _figures(round_trips: Figures, stream: Figures) -> Figures:
@@ -162,10 +187,12 @@ def measure(start: Start, rounds: int) -> tuple[list[dict[str, Figures]], dict[s
         TCP: Pair(start, serve_sockets, drive_sockets, socket.IPPROTO_TCP),
         VERBS: measure_verbs,
     }
-    try:
-        rows[OURS] = Pair(start, serve_smcfast, drive_smcfast)
-    except Unavailable as error:
-        missing[OURS] = str(error)
+    rows[STREAMS] = Pair(start, serve_streams, drive_streams)
+    for name, spin_us in SPINS.items():
+        try:
+            rows[name] = Pair(start, serve_smcfast, drive_smcfast, spin_us)
+        except Unavailable as error:
+            missing[name] = str(error)
     found = []
     for number in range(rounds):
         names = list(rows)

@@ -346,6 +346,53 @@ fn a_first_contact_that_came_to_nothing_leaves_nothing() {
     assert_eq!(net.fabric.pairs("s"), [] as [u32; 0]);
 }
 
+#[test]
+fn an_engine_that_ends_tells_the_peers_of_its_groups() {
+    let (by, reason) = (handshake::Side::Peer, DeleteReason::PROGRAM);
+    for is_open in [true, false] {
+        let net = Net::new();
+        let lanes = net.connection();
+        if !is_open {
+            close(&lanes);
+        }
+        let [a, b] = lanes;
+        let kept = is_open.then_some(b);
+        net.until("told", || {
+            is_open || told(&a).state_flags.contains(StateFlags::CLOSED)
+        });
+        net.server.engine.close_links();
+        net.until("the end", || a.is_dead());
+        assert_eq!(a.cause(), Some(Cause::Ended { by, reason }));
+        assert!(kept.is_none_or(|b| b.is_dead()));
+    }
+}
+
+/// A DELETE_LINK would take it from a reader of the kernel's, who finds no error but the end of the stream.
+#[test]
+fn what_a_peer_has_yet_to_read_is_left_to_it_when_the_engine_ends() {
+    let net = Net::new();
+    let [a, b] = net.connection();
+    let pair = net.fabric.pairs("s")[0];
+    net.fabric.heard("s", pair);
+    let news = write(&b, 0, b"unread");
+    b.push(News {
+        state_flags: StateFlags::CLOSED,
+        ..news
+    });
+    drop(b);
+    net.server.engine.close_links();
+    net.until("the end of the stream", || {
+        told(&a).state_flags.contains(StateFlags::CLOSED)
+    });
+    assert_eq!(read(&a, 0, 6), b"unread");
+    assert!(!a.is_dead());
+    assert_eq!(
+        links(&net.fabric.heard("s", pair)).len(),
+        0,
+        "no DELETE_LINK"
+    );
+}
+
 /// A client's second set-up waits for the link of the first one.
 #[test]
 fn the_end_of_a_group_without_a_link_wakes_who_waits_for_it() {

@@ -25,8 +25,15 @@ if TYPE_CHECKING:
     Rounds = list[dict[str, Figures]]
 
 MESSAGE, CHUNK = 64, 64 << 10
-KERNEL, TCP, VERBS, OURS = "kernel AF_SMC", "TCP", "raw verbs", "smcfast smc-r"
-ROWS: Final = (KERNEL, OURS, VERBS, TCP)
+KERNEL, TCP, VERBS, STREAMS = "kernel AF_SMC", "TCP", "raw verbs", "asyncio TCP (uvloop)"
+SPINS: Final = {
+    "smcfast smc-r": None,
+    "smcfast smc-r, spin_us=0": 0,
+    "smcfast smc-r, spin_us=1000": 1000,
+}
+"""smcfast's rows, and their settings; None is the default."""
+OURS: Final = "smcfast smc-r"
+ROWS: Final = (KERNEL, *SPINS, VERBS, STREAMS, TCP)
 REFERENCE: Final = KERNEL
 """What the gates compare with: the round trip no longer, and the stream no slower."""
 

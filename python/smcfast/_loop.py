@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 import weakref
 from time import monotonic
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from smcfast.transport import RingTransport
 
 _ATTRIBUTE = "_smcfast_engine"
+_engines: weakref.WeakSet[LoopEngine] = weakref.WeakSet()
 
 
 class LoopEngine:
@@ -32,6 +34,7 @@ class LoopEngine:
         self._thread = threading.current_thread().name
         self.core = _core.Engine(loop.create_future, loop.call_soon, self._group_died, self._check_thread)
         loop.add_reader(self.core.fileno(), self.core.progress)
+        _engines.add(self)
 
     def attach(self, transport: RingTransport, group: int) -> None:
         """Remember a transport of a link group: it must hear of the death of the process at the other end."""
@@ -97,6 +100,16 @@ class LoopEngine:
             except Exception as error:  # noqa: BLE001 - the others must hear of it all the same
                 message = "Error in a transport whose peer has died"
                 self._loop.call_exception_handler({"message": message, "exception": error, "transport": transport})
+
+
+@atexit.register
+def _close_links() -> None:
+    """Tell peers of the end of their link groups, which they else find out by a test, minutes later.
+
+    A loop that is in a cycle, or kept by somebody, is not deallocated before the process is gone.
+    """
+    for one in list(_engines):
+        one.core.close_links()
 
 
 def _time_is_up(waiter: asyncio.Future[bool | None]) -> None:

@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 
 use super::endpoint::Endpoint;
 use super::errors::from_system;
-use super::gate::{calling, locked};
+use super::gate::{calling, detached, locked};
 use super::watch::{Waiter, Watches};
 use crate::driver;
 use crate::fabric::shm::Wake;
@@ -137,6 +137,11 @@ impl Engine {
     /// Reports whether what was looked for came in that time.
     fn spun(&self, found: bool) {
         self.driver.spun(found);
+    }
+
+    /// Ends all link groups over RDMA, with a word to their peers, which takes a moment of bounded length.
+    fn close_links(&self, py: Python<'_>) {
+        detached(py, || self.driver.close_links());
     }
 
     /// Ends the watch `number`.

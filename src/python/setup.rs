@@ -1,7 +1,7 @@
 //! Set-ups for Python: sockets go in, endpoints come out, and nothing waits.
 
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -13,7 +13,7 @@ use super::endpoint::{DeviceFacts, Endpoint, Facts, SpinTimes};
 use super::engine::Engine;
 use super::errors::{from_system, inherited};
 use super::fds::{self, adopt};
-use super::gate::locked;
+use super::gate::{detached, locked};
 use super::offer::RdmaOffer;
 use crate::driver;
 use crate::driver::setup::{self, Ended, Established, Far, Offer, Options, moment};
@@ -37,6 +37,7 @@ type Outcome = (&'static str, u32, String);
 pub(super) struct ClientSetup {
     talk: Mutex<ClientTalk>,
     engine: Py<Engine>,
+    has_device: bool,
 }
 
 #[pymethods]
@@ -66,6 +67,7 @@ impl ClientSetup {
         Ok(Self {
             talk: Mutex::new(talk),
             engine,
+            has_device: rdma.is_some(),
         })
     }
 
@@ -81,7 +83,9 @@ impl ClientSetup {
         if !self.engine.get().driver.is_ours() {
             return Err(inherited());
         }
-        Ok(locked(py, &self.talk).step(moment(now)).map(wait))
+        Ok(step(py, &self.talk, self.has_device, |talk| {
+            talk.step(moment(now))
+        }))
     }
 
     /// Lets go of both sockets: whatever was not said yet stays unsaid.
@@ -112,6 +116,7 @@ impl ClientSetup {
 pub(super) struct ServerSetup {
     talk: Mutex<ServerTalk>,
     engine: Py<Engine>,
+    has_device: bool,
 }
 
 #[pymethods]
@@ -140,6 +145,7 @@ impl ServerSetup {
         Ok(Self {
             talk: Mutex::new(talk),
             engine,
+            has_device: rdma.is_some(),
         })
     }
 
@@ -172,7 +178,9 @@ impl ServerSetup {
         if !self.engine.get().driver.is_ours() {
             return Err(inherited());
         }
-        Ok(locked(py, &self.talk).step(moment(now)).map(wait))
+        Ok(step(py, &self.talk, self.has_device, |talk| {
+            talk.step(moment(now))
+        }))
     }
 
     /// Lets go of both sockets: whatever was not said yet stays unsaid.
@@ -194,6 +202,23 @@ impl ServerSetup {
         let made = locked(py, &self.talk).finish();
         endpoint(py, &self.engine, made, spin_us)
     }
+}
+
+/// A step; without the interpreter's lock where there is a device, which takes its time to make queue pairs and to pin memory.
+fn step<T: Send>(
+    py: Python<'_>,
+    talk: &Mutex<T>,
+    has_device: bool,
+    step: impl FnOnce(&mut T) -> Option<talk::Wait> + Send,
+) -> Option<Wait> {
+    let waits = if has_device {
+        detached(py, || {
+            step(&mut talk.lock().unwrap_or_else(PoisonError::into_inner))
+        })
+    } else {
+        step(&mut locked(py, talk))
+    };
+    waits.map(wait)
 }
 
 fn stream(tcp: RawFd) -> PyResult<Stream> {

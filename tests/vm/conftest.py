@@ -16,6 +16,7 @@ import pytest
 from vm.support import network, peers, smc, streams
 from vm.support.forked import ForkedChild, Nursery
 from vm.support.hosts import FAMILIES, HERE
+from vm.support.ours import EID, HANDSHAKE_TIMEOUT
 
 if TYPE_CHECKING:
     import socket
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 IN_THE_MACHINE = network.CAPTURES in os.environ
 """Else they run on a machine with RDMA of its own, where not everything may be possible."""
-EID = "SMCFAST"
 NURSERY = pytest.StashKey[Nursery]()
 
 
@@ -88,7 +88,13 @@ def kernel_peer(spawn: Callable[..., ForkedChild]) -> Callable[[], KernelPeer]:
 @pytest.fixture
 def smcfast_peer(spawn: Callable[..., ForkedChild]) -> Callable[..., SmcfastPeer]:
     """``smcfast_peer(rmb_size=65536)`` starts a process with streams of smcfast over SMC-R, which does what it is told."""
-    fixed = {"paths": ["smc-r"], "discovery": [], "assume": ["*:*"], "ueids": [EID], "handshake_timeout": 60.0}
+    fixed = {
+        "paths": ["smc-r"],
+        "discovery": [],
+        "assume": ["*:*"],
+        "ueids": [EID],
+        "handshake_timeout": HANDSHAKE_TIMEOUT,
+    }
     return lambda **settings: peers.SmcfastPeer(spawn(streams.main, {**fixed, **settings}, loop="uvloop"))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,18 @@ OURS, THEIRS = 3, 4
 RING = 65536
 """Bytes of the kernel's receive buffer."""
 SIZES = (1, 64, 16383, 16384, 16385, RING - 1, RING, RING + 1, 262144 + 1)
-MUCH = 8 << 20
-SHORT, SHORT_LENGTH = 30, 100
+FULL = "TEST_FULL" in os.environ
+"""In make soak."""
+MUCH = 64 << 20 if FULL else 8 << 20
+SHORT, SHORT_LENGTH = 1000 if FULL else 30, 100
+AT_ONCE = 300
+"""More than a link group of the kernel's has connections."""
 
-CLIENTS = [("kernel", "client", LOOPS[0]), ("smcfast", "client", LOOPS[0])]
-SERVERS = [("kernel", "server", LOOPS[1])]
-either_end = pytest.mark.parametrize(("other", "role", "loop_kind"), [*CLIENTS, *SERVERS])
-as_client = pytest.mark.parametrize(("other", "role", "loop_kind"), CLIENTS)
+LONGER_THAN_TCP_GRACE = 1.5
+"""Seconds; the kernel ends TCP in good order with a half-close, and for a second smcfast waits for what that means."""
+
+ENDS = [("kernel", "client", LOOPS[0]), ("smcfast", "client", LOOPS[0]), ("kernel", "server", LOOPS[1])]
+either_end = pytest.mark.parametrize(("other", "role", "loop_kind"), ENDS)
 
 
 @pytest.fixture
@@ -86,6 +92,7 @@ async def test_sizes_around_the_buffers(make_peer: MakePeer, role: Role) -> None
             at += size
 
 
+@pytest.mark.soak
 @either_end
 async def test_much_both_ways_at_once(make_peer: MakePeer, role: Role) -> None:
     async with connected(role, make_peer()) as pair:
@@ -115,6 +122,7 @@ async def test_half_close_there(make_peer: MakePeer, role: Role) -> None:
         await pair.peer.do("half_close", pair.sock)
         await read(pair, 50_000)
         assert await pair.reader.read() == b""
+        await asyncio.sleep(LONGER_THAN_TCP_GRACE)
         receiving = pair.peer.start("receive", pair.sock, OURS, 300_000)
         await write(pair, 300_000)
         await pair.peer.finish(receiving)
@@ -216,7 +224,8 @@ async def short_ones(both: Meeting) -> None:
         await writer.wait_closed()
 
 
-@as_client
+@pytest.mark.soak
+@either_end
 async def test_many_short_connections(make_peer: MakePeer, role: Role) -> None:
     peer, before = make_peer(), smc.statistics()
     async with meeting(role, peer) as both:
@@ -236,6 +245,26 @@ def assert_counted(peer: Peer, role: Role, before: smc.Statistics, count: int) -
     if isinstance(peer, KernelPeer):
         counted = after.servers - before.servers if role == "client" else after.clients - before.clients
         assert counted == count
+
+
+@either_end
+async def test_more_at_once_than_a_link_group_has(make_peer: MakePeer, role: Role) -> None:
+    peer, before = make_peer(rmb_size=16384), smc.statistics()
+    async with meeting(role, peer, config_for(peer, rmb_size=16384)) as both:
+        pairs = [await both.connect() for _ in range(AT_ONCE)]
+        assert {pair.info.path for pair in pairs} == {"smc-r"}
+        assert len({pair.info.link_group for pair in pairs}) > 1
+        assert_counted(peer, role, before, AT_ONCE)
+        for pair in pairs:
+            pair.writer.write(Pattern(OURS).take(0, SHORT_LENGTH))
+        for pair in pairs:
+            await peer.do("receive", pair.sock, OURS, SHORT_LENGTH)
+            await peer.do("send", pair.sock, THEIRS, SHORT_LENGTH)
+            await read(pair, SHORT_LENGTH)
+        for pair in pairs:
+            await peer.do("close", pair.sock)
+            assert await pair.reader.read() == b""
+            await pair.close()
 
 
 @either_end

@@ -19,7 +19,8 @@ import smcfast
 from support.patience import PATIENCE
 from vm.support import network, smc
 from vm.support.hosts import A, B
-from vm.support.ours import CONFIG, ROLES, Pair, meeting
+from vm.support.ours import CONFIG, ROLES, Pair, config_for, meeting
+from vm.support.pattern import Pattern
 from vm.support.peers import PeerFailed
 from vm.support.smc import Mode
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from support.channel import Channel
     from vm.support.forked import ForkedChild
     from vm.support.ours import Meeting, Role
-    from vm.support.peers import KernelPeer
+    from vm.support.peers import KernelPeer, Peer, SmcfastPeer
 
     MakePeer = Callable[[], KernelPeer]
     Spawn = Callable[..., ForkedChild]
@@ -45,6 +46,8 @@ GONE = (TEST_LINK + 5) * PATIENCE
 AGAIN = 1 * PATIENCE
 """For the next connection."""
 SEED = 19
+UNREAD = 50_000
+"""Bytes that a receive buffer of the kernel's holds."""
 MUCH = 8 << 20
 """More bytes than all buffers on the way hold."""
 OURS = dataclasses.replace(CONFIG, testlink_s=TEST_LINK)
@@ -107,28 +110,28 @@ async def _drain(writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-class KernelHung(NamedTuple):
-    """The same for sockets of the kernel, whose own words are tickets."""
+class TheirsHung(NamedTuple):
+    """The same at a peer, whose own words are tickets."""
 
-    kernel: KernelPeer
+    peer: Peer
     tickets: list[int]
     sock: int
 
     @classmethod
-    def begin(cls, kernel: KernelPeer, socks: list[int]) -> KernelHung:
+    def begin(cls, peer: Peer, socks: list[int]) -> TheirsHung:
         reading, full, idle = socks
-        return cls(kernel, [kernel.start("receive_some", reading, 1), kernel.start("send", full, SEED, MUCH)], idle)
+        return cls(peer, [peer.start("receive_some", reading, 1), peer.start("send", full, SEED, MUCH)], idle)
 
     async def end(self, limit: float) -> list[str]:
         """All three end, and how."""
-        tickets = [*self.tickets, self.kernel.start("send", self.sock, SEED, MUCH)]
+        tickets = [*self.tickets, self.peer.start("send", self.sock, SEED, MUCH)]
         deadline = time.monotonic() + limit
-        return [await _how(self.kernel, ticket, deadline - time.monotonic()) for ticket in tickets]
+        return [await _how(self.peer, ticket, deadline - time.monotonic()) for ticket in tickets]
 
 
-async def _how(kernel: KernelPeer, ticket: int, limit: float) -> str:
+async def _how(peer: Peer, ticket: int, limit: float) -> str:
     try:
-        found = await kernel.finish(ticket, limit)
+        found = await peer.finish(ticket, limit)
     except PeerFailed as error:
         return str(error.strerror)
     assert found == "", found
@@ -211,7 +214,7 @@ async def test_smcfast_is_killed_and_the_kernel_hears_of_it(spawn: Spawn, kernel
     before = kernel_groups()
     doomed = await Killable(role, spawn, kernel).ready()
     following = await Killable(role, spawn, kernel).ready()
-    hung = KernelHung.begin(kernel, [await doomed.connect() for _ in range(3)])
+    hung = TheirsHung.begin(kernel, [await doomed.connect() for _ in range(3)])
     groups = kernel_groups() - before
     assert len(groups) == 1
     doomed.child.kill()
@@ -286,7 +289,7 @@ async def test_a_cable_is_cut_and_both_sides_hear_of_it(kernel_peer: MakePeer, r
         groups = kernel_groups() - before
         assert len(groups) == 1
         hung = await Hung.begin([(pair.reader, pair.writer) for pair in pairs])
-        theirs = KernelHung.begin(kernel, [pair.sock for pair in pairs])
+        theirs = TheirsHung.begin(kernel, [pair.sock for pair in pairs])
         with network.down(A):
             watch = Watch()
             await hung.end(SILENT)
@@ -302,3 +305,57 @@ async def test_a_cable_is_cut_and_both_sides_hear_of_it(kernel_peer: MakePeer, r
         print("connected again:", watch.read())
         await again.assert_smc_r()
         await closed([pair.writer for pair in (*pairs, again)])
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_cable_is_cut_between_two_smcfast(smcfast_peer: Callable[..., SmcfastPeer], role: Role) -> None:
+    peer = smcfast_peer(testlink_s=float(TEST_LINK))
+    async with meeting(role, peer, config_for(peer, testlink_s=float(TEST_LINK))) as both:
+        pairs = await three(both)
+        hung = await Hung.begin([(pair.reader, pair.writer) for pair in pairs])
+        theirs = TheirsHung.begin(peer, [pair.sock for pair in pairs])
+        with network.down(A):
+            watch = Watch()
+            await hung.end(SILENT)
+            print("ended here:", watch.read())
+            print("how it ended there:", await theirs.end(SILENT - watch.read()))
+            print("ended there:", watch.read())
+        again = await both.connect()
+        await again.assert_smc_r()
+        await closed([pair.writer for pair in (*pairs, again)])
+
+
+async def end_with_a_word(parent: Channel, port: int) -> None:
+    """Child: a connection that it closes, or leaves open; then its program ends."""
+    reader, writer = await smcfast.open_smc_connection(B.address, port, local_addr=(A.address, 0), config=OURS)
+    parent.send(writer.get_extra_info("smc").path)
+    if (length := await parent.areceive()) > 0:
+        writer.write(Pattern(SEED).take(0, length))
+        writer.close()
+        await writer.wait_closed()
+    else:
+        assert await reader.read() == b""
+
+
+async def test_a_program_that_ends_takes_its_link_group_along(spawn: Spawn, kernel_peer: MakePeer) -> None:
+    kernel, before = kernel_peer(), {group.id for group in smc.groups()}
+    listener, port = await kernel.listen(B.address)
+    child = spawn(end_with_a_word, port)
+    sock = await kernel.accept(listener)
+    assert await child.areceive() == "smc-r"
+    (group,) = {each.id for each in smc.groups()} - before
+    child.send(0)
+    await kernel.do("close", sock)
+    await child.aresult()
+    wait_for_the_end_of({group})  # of its own it would stay for ten minutes
+
+
+async def test_what_a_program_has_sent_outlives_it(spawn: Spawn, kernel_peer: MakePeer) -> None:
+    kernel = kernel_peer()
+    listener, port = await kernel.listen(B.address)
+    child = spawn(end_with_a_word, port)
+    sock = await kernel.accept(listener)
+    assert await child.areceive() == "smc-r"
+    child.send(UNREAD)
+    await child.aresult()
+    assert await kernel.do("receive_to_end", sock, SEED) == UNREAD

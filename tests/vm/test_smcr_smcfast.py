@@ -221,10 +221,17 @@ async def test_other_enterprise_ids_are_tcp(spawn: Callable[..., ForkedChild], l
     await end(child, silent=False)  # It logs whom it refuses.
 
 
-async def test_version_1_over_ipv6(spawn: Callable[..., ForkedChild], loop_kind: str) -> None:
-    child = spawn(serve, B.address6, {"rocev2_in_v1": True}, loop=loop_kind)
+@pytest.mark.parametrize(
+    ("family", "ueids"), [(socket.AF_INET6, ("ONE", "ONE")), (socket.AF_INET, ("ONE", "OTHER"))], ids=["ipv6", "no-eid"]
+)
+async def test_version_1_where_version_2_does_not_go(
+    spawn: Callable[..., ForkedChild], family: socket.AddressFamily, ueids: tuple[str, str]
+) -> None:
+    """It wants IPv4 and an enterprise id that both have."""
+    ours, theirs = ({"rocev2_in_v1": True, "ueids": [ueid]} for ueid in ueids)
+    child = spawn(serve, B.at(family), theirs)
     port = await child.areceive()
-    reader, writer = await connect(port, A.at(socket.AF_INET6), B.address6, rocev2_in_v1=True)
+    reader, writer = await connect(port, A.at(family), B.at(family), **ours)
     info = writer.get_extra_info("smc")
     assert (info.path, info.version, info.device) == ("smc-r", 1, A.device)
     await echo(reader, writer, 200_000)

@@ -9,6 +9,7 @@ from support.protocols import Recorder
 from support.streams import eventually
 from support.tls import client_context, server_context
 from vm.support.hosts import A, B
+from vm.support.ours import HANDSHAKE_TIMEOUT
 from vm.support.pattern import Pattern
 
 if TYPE_CHECKING:
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from vm.support.forked import ForkedChild
 
 LINK = smcfast.SmcConfig(
-    paths=("smc-r",), discovery=(), assume=("*:*",), fallback="forbid", rmb_size=65536, handshake_timeout=60.0
+    paths=("smc-r",),
+    discovery=(),
+    assume=("*:*",),
+    fallback="forbid",
+    rmb_size=65536,
+    handshake_timeout=HANDSHAKE_TIMEOUT,
 )
 KERNEL = smcfast.SmcConfig(paths=("kernel",))
 PATTERN = Pattern(31)

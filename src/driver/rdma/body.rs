@@ -17,7 +17,7 @@ use super::pool::{Buffer, Pool, Ring};
 use super::queue::Queue;
 use super::sending::{Sending, key_of};
 use super::standing::{Standing, Wakes};
-use super::{Identity, Side};
+use super::{Ending, Identity, Side};
 use crate::driver::engine::random;
 use crate::fabric::rdma::{Access, Domain, Pair};
 use crate::mem::header::Header;
@@ -411,6 +411,16 @@ impl Body {
     /// The number of the queue pair, and that of its first packet.
     pub(super) fn pair_numbers(&self) -> (u32, u32) {
         (self.pair.number(), self.pair.first_packet())
+    }
+
+    /// Whether a group ends with its engine, as far as its connections are concerned.
+    pub(super) fn ends(&self, who: Ending) -> bool {
+        let mut members = self.members.values();
+        let stays = match who {
+            Ending::Used => !self.members.is_empty() && members.all(|one| one.is_left),
+            Ending::All => !self.members.is_empty() && members.all(Member::is_only_the_peers),
+        };
+        !stays && !self.standing.is_dead()
     }
 
     /// Ends the group. What it has to say is sent if it can be. [`Self::settle`] must follow, which wakes whoever sleeps.

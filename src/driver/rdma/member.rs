@@ -92,6 +92,11 @@ impl Member {
         self.is_left && self.has_ended && self.sending.is_none()
     }
 
+    /// Whether nothing has to go any more, and the peer has not ended: it may have yet to read.
+    pub(super) fn is_only_the_peers(&self) -> bool {
+        self.is_left && self.sending.is_none() && self.seen.cause.get().is_none()
+    }
+
     /// Whether its writer sleeps until there is room.
     pub(super) fn awaits_room(&self) -> bool {
         self.header.mine().writer_armed.load(Ordering::Relaxed) != 0

@@ -87,6 +87,15 @@ impl Numbers {
     }
 }
 
+/// Which groups end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// Those without a connection, and those with an open one.
+    Used,
+    /// All but those whose connections are only their peers' any more.
+    All,
+}
+
 /// What the ports of an engine share.
 #[derive(Debug)]
 struct Hub {
@@ -155,20 +164,23 @@ impl Ports {
         Ok(port)
     }
 
-    /// Ends all groups, and lets what they say leave for a bounded moment.
+    /// Ends the groups, and lets what they say leave. Connections that were closed here have a bounded moment for what waits
+    /// in them and for the end at their peers. A peer that still reads then keeps its group: a DELETE_LINK would take from it
+    /// what it has not read yet.
     fn end(&self) {
         let ports = self.open().ports.clone();
-        if ports.is_empty() {
-            return;
-        }
-        let due = clock::now() + LAST_MOMENT;
-        for port in &ports {
-            port.end();
-        }
-        for port in &ports {
-            while !port.is_empty() && clock::now() < due {
+        for who in [Ending::Used, Ending::All] {
+            let due = clock::now() + LAST_MOMENT;
+            let busy = || {
+                ports
+                    .iter()
+                    .fold(None, |busy, port| port.end(who).then_some(port).or(busy))
+            };
+            while let Some(port) = busy()
+                && clock::now() < due
+            {
                 port.wait(due);
-                port.arm();
+                ports.iter().for_each(|port| port.arm());
             }
         }
     }
@@ -218,7 +230,8 @@ impl Engine {
         self.ports().hub.peer_id
     }
 
-    /// Ends all link groups with a DELETE_LINK, and lets it leave for a bounded moment. Also done when the engine drops.
+    /// Ends all link groups with a DELETE_LINK, and lets it leave for a bounded moment; but those stay that have nothing but
+    /// connections whose data a peer has yet to read. Also done when the engine drops.
     pub fn close_links(&self) {
         if self.is_ours() {
             self.ports().end();

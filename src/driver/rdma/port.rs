@@ -15,7 +15,7 @@ use super::body::{Body, Parts, Peer};
 use super::contact::Contacts;
 use super::group::Group;
 use super::standing::{Standing, Wakes};
-use super::{Hub, Identity, OwnPort, Side, queue};
+use super::{Ending, Hub, Identity, OwnPort, Side, queue};
 use crate::driver::clock;
 use crate::driver::engine::GROUPS_MAX;
 use crate::fabric::rdma::{Completion, Nic, POLL_MAX, PairOptions, Trouble};
@@ -386,19 +386,22 @@ impl Port {
         bodies.filter_map(Body::poll_timeout).min()
     }
 
-    /// Ends all groups, each with a DELETE_LINK.
-    pub(super) fn end(&self) {
+    /// Ends these groups, each with a DELETE_LINK. Whether there is something to wait for: that it leaves, or that others may end.
+    pub(super) fn end(&self, who: Ending) -> bool {
         let Some(mut state) = self.state() else {
-            return;
+            return false;
         };
         let now = clock::now();
-        let pairs: Vec<u32> = state.bodies.keys().copied().collect();
+        let ends = state.bodies.iter().filter(|(_, body)| body.ends(who));
+        let pairs: Vec<u32> = ends.map(|(pair, _)| *pair).collect();
         for pair in pairs {
             if let Some(body) = state.bodies.get_mut(&pair) {
                 body.end(DeleteReason::PROGRAM);
                 self.settle(&mut state, pair, &mut Wakes::Ring, now);
             }
         }
+        let mut bodies = state.bodies.values();
+        bodies.any(|body| who == Ending::Used || body.standing.is_dead())
     }
 
     /// Waits for a completion, until `due`.
@@ -413,6 +416,7 @@ impl Port {
     }
 
     /// Whether there is no group.
+    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.state().is_none_or(|state| state.bodies.is_empty())
     }

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 EID: Final = "SMCFAST"
 """The user EID that both sides have, unless a test takes it away."""
-HANDSHAKE_TIMEOUT: Final = 6.0 * PATIENCE
-"""Seconds that a handshake may take where each instruction is emulated."""
+HANDSHAKE_TIMEOUT: Final = 20.0 * PATIENCE
+"""Seconds that a handshake may take where each instruction is emulated and many of them are under way."""
 CONFIG: Final = smcfast.SmcConfig(
     paths=("smc-r",), discovery=("option",), ueids=(EID,), handshake_timeout=HANDSHAKE_TIMEOUT
 )
@@ -149,7 +149,7 @@ class Meeting:
 
 def config_for(peer: Peer, **settings: object) -> smcfast.SmcConfig:
     """`CONFIG` for connections with `peer`, with these settings changed: two smcfast need no option, which costs a program of BPF."""
-    assumed = {"discovery": (), "assume": ("*:*",), "handshake_timeout": 60.0} if isinstance(peer, SmcfastPeer) else {}
+    assumed = {"discovery": (), "assume": ("*:*",)} if isinstance(peer, SmcfastPeer) else {}
     return dataclasses.replace(CONFIG, **assumed, **settings)  # type: ignore[arg-type]
 
 
