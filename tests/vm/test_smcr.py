@@ -247,7 +247,8 @@ def assert_counted(peer: Peer, role: Role, before: smc.Statistics, count: int) -
         assert counted == count
 
 
-@either_end
+@pytest.mark.soak
+@pytest.mark.parametrize(("other", "role", "loop_kind"), ENDS if FULL else ENDS[:1])
 async def test_more_at_once_than_a_link_group_has(make_peer: MakePeer, role: Role) -> None:
     peer, before = make_peer(rmb_size=16384), smc.statistics()
     async with meeting(role, peer, config_for(peer, rmb_size=16384)) as both:

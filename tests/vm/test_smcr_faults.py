@@ -325,35 +325,48 @@ async def test_a_cable_is_cut_between_two_smcfast(smcfast_peer: Callable[..., Sm
         await closed([pair.writer for pair in (*pairs, again)])
 
 
+A_REAL_END = ("env",)
+"""Before a child's command: a program of its own then, which ends as programs do, and no fork that just leaves."""
+
+
 async def end_with_a_word(parent: Channel, port: int) -> None:
-    """Child: a connection that it closes, or leaves open; then its program ends."""
+    """Child: a connection, which it closes behind the peer or before it; then its program ends."""
     reader, writer = await smcfast.open_smc_connection(B.address, port, local_addr=(A.address, 0), config=OURS)
     parent.send(writer.get_extra_info("smc").path)
-    if (length := await parent.areceive()) > 0:
+    if length := await parent.areceive():
         writer.write(Pattern(SEED).take(0, length))
-        writer.close()
-        await writer.wait_closed()
     else:
         assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
 
 
-async def test_a_program_that_ends_takes_its_link_group_along(spawn: Spawn, kernel_peer: MakePeer) -> None:
+@pytest.fixture
+def no_tests() -> Iterator[None]:
+    """Of itself, a link group without a connection stays for ten minutes."""
+    with network.setting("net.smc.smcr_testlink_time", 0):
+        yield
+
+
+async def test_a_program_that_ends_takes_its_link_group_along(
+    spawn: Spawn, kernel_peer: MakePeer, no_tests: None
+) -> None:
     kernel, before = kernel_peer(), {group.id for group in smc.groups()}
     listener, port = await kernel.listen(B.address)
-    child = spawn(end_with_a_word, port)
+    child = spawn(end_with_a_word, port, within=A_REAL_END)
     sock = await kernel.accept(listener)
     assert await child.areceive() == "smc-r"
     (group,) = {each.id for each in smc.groups()} - before
-    child.send(0)
     await kernel.do("close", sock)
+    child.send(0)
     await child.aresult()
-    wait_for_the_end_of({group})  # of its own it would stay for ten minutes
+    wait_for_the_end_of({group})
 
 
 async def test_what_a_program_has_sent_outlives_it(spawn: Spawn, kernel_peer: MakePeer) -> None:
     kernel = kernel_peer()
     listener, port = await kernel.listen(B.address)
-    child = spawn(end_with_a_word, port)
+    child = spawn(end_with_a_word, port, within=A_REAL_END)
     sock = await kernel.accept(listener)
     assert await child.areceive() == "smc-r"
     child.send(UNREAD)
