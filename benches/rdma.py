@@ -85,7 +85,7 @@ def _connected(protocol: int, port: int) -> socket.socket:
 def _config(spin_us: int | None) -> smcfast.SmcConfig:
     """SMC-R and nothing else, although both hosts are one."""
     peers = (f"{A.address}:*", f"{B.address}:*")
-    settings = {} if spin_us is None else {"spin_us": spin_us}
+    settings: dict[str, Any] = {} if spin_us is None else {"spin_us": spin_us}
     return smcfast.SmcConfig(paths=("smc-r",), discovery=(), assume=peers, ueids=(EID,), fallback="forbid", **settings)
 
 
