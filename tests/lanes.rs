@@ -2,7 +2,11 @@
 
 mod lane_support;
 
+use std::time::{Duration, Instant};
+
+use lane_support::polling::is_ready;
 use lane_support::*;
+use rustix::event::PollFlags;
 use smcfast::driver::rdma::*;
 use smcfast::fabric::shm::signal;
 use smcfast::proto::position::Position;
@@ -232,6 +236,56 @@ fn arming_loses_no_completion() {
             b.poll();
         }
     }
+}
+
+/// Each event costs the loop four system calls.
+#[test]
+fn who_looks_by_itself_is_not_woken_and_who_then_sleeps_is() {
+    let net = Net::new();
+    let [a, b] = net.connection();
+    net.until("quiet", || net.server.serve().is_empty());
+    let fd = net.server.engine.wake_fd();
+    b.poll();
+    write(&a, 0, b"x");
+    assert!(is_ready(fd, PollFlags::IN), "the queue is armed still");
+    b.poll();
+    assert!(net.server.serve().is_empty());
+    write(&a, 1, b"x");
+    assert!(!is_ready(fd, PollFlags::IN), "nobody sleeps");
+    b.poll();
+    assert_eq!(told(&b).producer, at(0, 2));
+    assert!(signal::arm(&b.header().mine().reader_armed, 3, || 2));
+    b.arm();
+    write(&a, 2, b"x");
+    wait(&[fd], PATIENCE);
+    assert_eq!(net.server.serve(), [b.number()]);
+    // Who sleeps on has the queue armed for what comes next.
+    assert!(signal::arm(&b.header().mine().reader_armed, 4, || 3));
+    write(&a, 3, b"x");
+    wait(&[fd], PATIENCE);
+    assert_eq!(net.server.serve(), [b.number()]);
+}
+
+/// A loop may be blocked before it sleeps, and the peer has questions.
+#[test]
+fn a_queue_that_nobody_looks_at_any_more_is_armed_again() {
+    let net = Net::new();
+    let [a, b] = net.connection();
+    net.until("quiet", || net.server.serve().is_empty());
+    b.poll();
+    write(&a, 0, b"x");
+    assert!(net.server.serve().is_empty());
+    write(&a, 1, b"x");
+    // It has no bell to ring: that the guard has looked shows in what was told.
+    let begun = Instant::now();
+    while told(&b).producer != at(0, 2) {
+        wait(&[], Duration::from_millis(5));
+        assert!(begun.elapsed() < PATIENCE, "nobody has looked");
+    }
+    write(&a, 2, b"x");
+    wait(&[net.server.engine.wake_fd()], PATIENCE);
+    net.server.serve();
+    assert_eq!(told(&b).producer, at(0, 3));
 }
 
 #[test]

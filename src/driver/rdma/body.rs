@@ -166,6 +166,11 @@ impl Body {
         self.link.as_ref().is_some_and(Link::is_up)
     }
 
+    /// Whether somebody sleeps until something comes; else who is interested looks by himself.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.is_up() || self.members.values().any(Member::is_awaited)
+    }
+
     /// Whether nothing is left of it: it can be dropped.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         let sends = self.sends && !self.is_broken && !self.queue.is_empty();

@@ -97,6 +97,15 @@ impl Member {
         self.is_left && self.sending.is_none() && self.seen.cause.get().is_none()
     }
 
+    /// Whether somebody sleeps until something comes for it: a set-up, a reader, a writer, or the group for the peer's end.
+    pub(super) fn is_awaited(&self) -> bool {
+        let mine = self.header.mine();
+        let armed = [&mine.reader_armed, &mine.writer_armed];
+        self.news.is_some()
+            || self.is_left
+            || armed.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     /// Whether its writer sleeps until there is room.
     pub(super) fn awaits_room(&self) -> bool {
         self.header.mine().writer_armed.load(Ordering::Relaxed) != 0

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::body::{Body, Parts, Peer};
 use super::contact::Contacts;
 use super::group::Group;
+use super::guard::PATIENCE;
 use super::standing::{Standing, Wakes};
 use super::{Ending, Hub, Identity, OwnPort, Side, queue};
 use crate::driver::clock;
@@ -53,6 +54,10 @@ pub(super) struct State {
     /// Completions were found since the queue was armed and drained behind that: most likely an event waits that tells of
     /// nothing any more.
     is_stale: bool,
+    /// Somebody has looked since the last event, and has not said that it is about to sleep.
+    is_polled: bool,
+    /// The last event was taken while somebody looked, and the queue not armed again: when it is in any case.
+    rearm_due: Option<Duration>,
     /// `None` when the device is gone: it is let go of whoever still has a handle of the port, for some devices are not removed
     /// before.
     nic: Option<Arc<dyn Nic>>,
@@ -238,6 +243,8 @@ impl Port {
                 contacts: Contacts::default(),
                 found: Vec::new(),
                 is_stale: false,
+                is_polled: false,
+                rearm_due: None,
                 nic: Some(nic),
                 gone: Vec::new(),
             }),
@@ -322,6 +329,7 @@ impl Port {
     /// Drains the queue, and hands out what came.
     pub(super) fn poll(&self) {
         if let Some(mut state) = self.state() {
+            state.is_polled = true;
             self.drain(&mut state, &mut Wakes::Ring);
         }
     }
@@ -335,6 +343,7 @@ impl Port {
         if is_stale {
             state.rearm();
         }
+        state.is_polled = false;
         self.drain(&mut state, &mut Wakes::Ring);
         state.is_stale &= !is_stale;
     }
@@ -345,16 +354,33 @@ impl Port {
         if number == self.numbers[0]
             && let Some(mut state) = self.state()
         {
-            self.serve_completions(&mut state, wakes);
+            // Who spins looks by itself, and each event that comes meanwhile would cost it four system calls.
+            if state.is_awaited() {
+                self.serve_armed(&mut state, wakes);
+            } else {
+                self.serve_unarmed(&mut state, wakes);
+            }
         } else {
             self.serve_all(wakes);
         }
     }
 
-    fn serve_completions(&self, state: &mut State, wakes: &mut Wakes<'_>) {
+    fn serve_armed(&self, state: &mut State, wakes: &mut Wakes<'_>) {
         state.rearm();
         self.drain(state, wakes);
         state.is_stale = false;
+    }
+
+    fn serve_unarmed(&self, state: &mut State, wakes: &mut Wakes<'_>) {
+        if let Some(nic) = &state.nic {
+            // As in `rearm`.
+            let _ = nic.take_events();
+        }
+        self.drain(state, wakes);
+        state.is_stale = true;
+        let due = clock::now() + PATIENCE;
+        state.rearm_due = Some(due);
+        self.hub.guard.hasten(due);
     }
 
     /// Serves what its descriptors tell of.
@@ -362,7 +388,7 @@ impl Port {
         let Some(mut state) = self.state() else {
             return;
         };
-        self.serve_completions(&mut state, wakes);
+        self.serve_armed(&mut state, wakes);
         let troubles = state.nic.as_ref().map(|nic| nic.take_troubles());
         for trouble in troubles.unwrap_or_default() {
             self.handle_trouble(&mut state, trouble, wakes);
@@ -372,6 +398,9 @@ impl Port {
     /// Does what is due, and says when the next is.
     pub(super) fn handle_timeout(&self, now: Duration) -> Option<Duration> {
         let mut state = self.state()?;
+        if state.rearm_due.is_some_and(|due| due <= now) {
+            self.serve_armed(&mut state, &mut Wakes::Ring);
+        }
         let pairs: Vec<u32> = state.bodies.keys().copied().collect();
         for pair in pairs {
             let Some(body) = state.bodies.get_mut(&pair) else {
@@ -382,8 +411,8 @@ impl Port {
                 self.settle(&mut state, pair, &mut Wakes::Ring, now);
             }
         }
-        let bodies = state.bodies.values();
-        bodies.filter_map(Body::poll_timeout).min()
+        let bodies = state.bodies.values().filter_map(Body::poll_timeout);
+        bodies.chain(state.rearm_due).min()
     }
 
     /// Ends these groups, each with a DELETE_LINK. Whether there is something to wait for: that it leaves, or that others may end.
@@ -568,7 +597,13 @@ impl State {
         Arc::ptr_eq(&body.standing, &group.standing).then_some(body)
     }
 
-    fn rearm(&self) {
+    /// Whether an event would be for somebody who sleeps, or may by now.
+    fn is_awaited(&mut self) -> bool {
+        !std::mem::take(&mut self.is_polled) || self.bodies.values().any(Body::is_awaited)
+    }
+
+    fn rearm(&mut self) {
+        self.rearm_due = None;
         if let Some(nic) = &self.nic {
             // A device that is gone says so when it is polled.
             let _ = nic.take_events();
