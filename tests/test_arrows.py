@@ -18,6 +18,9 @@ PACKAGE = Path(smcfast.__file__).parent
 # Stands on the package; nothing of the package stands on it, but for the door to the command line.
 UPPER = "smcfast.cli"
 DOOR = "smcfast.__main__"
+# Stand on the package too, each with the library that it is for and what that brings along; nothing stands on them.
+ADAPTERS = "smcfast.contrib"
+LIBRARIES = {"smcfast.contrib.anyio": ("anyio",), "smcfast.contrib.dask": ("dask", "distributed")}
 
 
 def imports(source: str, module: str, *, is_package: bool = False) -> Iterator[str]:
@@ -45,7 +48,11 @@ def faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
     for name in imports(source, module, is_package=is_package):
         if below(name, UPPER) and not below(module, UPPER, DOOR):
             found.append(f"{module} imports {name}, which stands on it")
+        if below(name, ADAPTERS) and not below(module, ADAPTERS):
+            found.append(f"{module} imports {name}, which stands on it")
         top = name.partition(".")[0]
+        if any(below(module, adapter) and top in own for adapter, own in LIBRARIES.items()):
+            continue
         if top != "smcfast" and top not in sys.stdlib_module_names:
             found.append(f"{module} imports {name}: only the standard library is there at run time")
     return found
@@ -75,6 +82,11 @@ def test_the_package_imports_only_what_it_may() -> None:
         ("smcfast.connect", "from .cli.demo import main"),
         ("smcfast.connect", "def f():\n    import uvloop"),
         ("smcfast.cli.demo", "from rich.table import Table"),
+        ("smcfast.connect", "import smcfast.contrib.anyio"),
+        ("smcfast.cli.demo", "from smcfast.contrib import dask"),
+        ("smcfast.connect", "import anyio"),
+        ("smcfast.contrib.port", "import anyio"),
+        ("smcfast.contrib.anyio.stream", "import distributed"),
     ],
 )
 def test_a_wrong_import_is_found(module: str, source: str) -> None:
@@ -87,6 +99,8 @@ def test_a_wrong_import_is_found(module: str, source: str) -> None:
         ("smcfast.connect", "import asyncio, socket\nfrom smcfast._core import Engine\nfrom . import config"),
         ("smcfast.__main__", "from smcfast.cli import main"),
         ("smcfast.cli.demo", "import smcfast\nfrom smcfast.cli import table\nfrom .table import Row"),
+        ("smcfast.contrib.anyio.stream", "import anyio.abc\nfrom smcfast.contrib import port\nimport smcfast"),
+        ("smcfast.contrib.dask.comm", "from distributed.comm.core import Comm\nimport dask"),
     ],
 )
 def test_a_right_import_is_left_alone(module: str, source: str) -> None:
