@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXPECTED = {
+    "anyio_streams": ["b'HELLO'", "path: smc-d"],
     "protocols": ["b'HELLO'", "path: smc-d"],
     "streams": ["b'HELLO\\n'", "path: smc-d"],
     "tls": ["b'HELLO\\n'", "smc-d TLSv1.3"],
