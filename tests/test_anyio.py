@@ -107,9 +107,9 @@ async def test_the_info_of_a_stream_is_an_attribute_at_both_ends(path: str) -> N
 
 async def test_the_attributes_of_a_stream_outlive_it(path: str) -> None:
     async with joined(path, "127.0.0.1") as (client, _):
-        before = [client.extra(each) for each in (SmcAttribute.smc_info, SmcAttribute.remote_address)]
+        before = [client.extra(each) for each in (SmcAttribute.smc_info, SocketAttribute.remote_address)]
         await client.aclose()
-        assert [client.extra(each) for each in (SmcAttribute.smc_info, SmcAttribute.remote_address)] == before
+        assert [client.extra(each) for each in (SmcAttribute.smc_info, SocketAttribute.remote_address)] == before
 
 
 async def test_the_attributes_of_a_listener(kind: str, number: str) -> None:
@@ -256,6 +256,31 @@ async def test_a_plain_peer_is_served_and_met_by_tcp() -> None:
                 assert server.extra(SmcAttribute.smc_info).reason == "peer_plain"
                 await client.send(b"x")
                 assert await server.receive() == b"x"
+
+
+async def test_a_connect_cancelled_at_any_turn_leaves_nothing(path: str, nothing_is_left: None) -> None:
+    loop = asyncio.get_running_loop()
+
+    def cancel_after(turns: int, scope: anyio.CancelScope) -> None:
+        if turns:
+            loop.call_soon(cancel_after, turns - 1, scope)
+        else:
+            scope.cancel()
+
+    async def close_at_once(stream: Any) -> None:
+        await stream.aclose()
+
+    async with await listen(path, "127.0.0.1") as listener, anyio.create_task_group() as group:
+        group.start_soon(listener.serve, close_at_once)
+        for turns in range(25):
+            with anyio.CancelScope() as scope:
+                cancel_after(turns, scope)
+                stream = await connect(path, "127.0.0.1", listener.extra(SocketAttribute.local_port))
+                with anyio.CancelScope(shield=True):
+                    await stream.aclose()
+        group.cancel_scope.cancel()
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 # One task for each direction.

@@ -384,6 +384,19 @@ async def test_who_is_no_comm_is_refused_by_the_listener(path: str, caplog: pyte
     assert "closed before its handshake was complete" in caplog.text
 
 
+async def test_who_does_not_shake_hands_is_refused_by_the_listener(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with listen("smc://127.0.0.1:0", lambda _: None) as listener:
+        pipe = Pipe()
+        await smcfast.create_smc_connection(lambda: pipe, *listener.get_host_port())
+        await frames.read(pipe)
+        await frames.write(pipe, [b"\x93\x01\x02\x03"])  # a list in msgpack
+        with pytest.raises(ConnectionError):
+            await frames.read(pipe)
+        pipe.abort()
+        await pipe.lost
+    assert "has not shaken hands" in caplog.text
+
+
 async def test_a_comm_that_nobody_closes_is_closed(path: str, caplog: pytest.LogCaptureFixture) -> None:
     arrived: asyncio.Future[SmcComm] = asyncio.get_running_loop().create_future()
     async with listen("smc://127.0.0.1:0", arrived.set_result) as listener:

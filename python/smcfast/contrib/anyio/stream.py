@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-class SmcAttribute(SocketAttribute):
-    """What `SmcStream.extra` answers; `raw_socket` is the connection's TCP socket, which is silent on every path but "tcp"."""
+class SmcAttribute(anyio.TypedAttributeSet):
+    """What `SmcStream.extra` answers beside all of anyio's `SocketAttribute`."""
 
     smc_info: SmcInfo = anyio.typed_attribute()
     """The path, the reason if it is "tcp", and what was agreed."""
@@ -128,17 +128,17 @@ class SmcStream(ByteStream):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """All of `SmcAttribute`; those of a peer that was gone already when the connection was made are missing."""
+        """All of them. `raw_socket` is the TCP socket, silent on every path but "tcp"; those of a peer that was gone already when the connection was made are missing."""
         get = self._writer.get_extra_info
         sock, local, remote = get("socket"), get("sockname"), get("peername")
         attributes: dict[Any, Callable[[], Any]] = {
             SmcAttribute.smc_info: lambda: get("smc"),
-            SmcAttribute.raw_socket: lambda: sock,
-            SmcAttribute.family: lambda: sock.family,
-            SmcAttribute.local_address: lambda: short(local),
-            SmcAttribute.local_port: lambda: local[1],
+            SocketAttribute.raw_socket: lambda: sock,
+            SocketAttribute.family: lambda: sock.family,
+            SocketAttribute.local_address: lambda: short(local),
+            SocketAttribute.local_port: lambda: local[1],
         }
         if remote is not None:
-            attributes[SmcAttribute.remote_address] = lambda: short(remote)
-            attributes[SmcAttribute.remote_port] = lambda: remote[1]
+            attributes[SocketAttribute.remote_address] = lambda: short(remote)
+            attributes[SocketAttribute.remote_port] = lambda: remote[1]
         return attributes

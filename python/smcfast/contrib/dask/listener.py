@@ -99,6 +99,10 @@ class SmcListener(BaseListener):
         except CommClosedError:
             logger.info("Connection from %s closed before its handshake was complete", comm.peer_address)
             return
+        except Exception:  # whatever a stranger's message leads to
+            logger.warning("Connection from %s has not shaken hands", comm.peer_address, exc_info=True)
+            comm.abort()
+            return
         handled = self.comm_handler(comm)
         if handled is not None:
             await handled
