@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("distributed", reason="Dask is not installed here")
 
+import cloudpickle
 import dask
 import dask.array
 import distributed
@@ -528,14 +529,26 @@ def cluster(folder: Path) -> Iterator[distributed.Client]:
     file = str(folder / "scheduler.json")
     local = ("--local-directory", str(folder))
     with contextlib.ExitStack() as stack:
-        scheduler = ("--protocol", "smc", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        scheduler = ("--protocol", "smc", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
         stack.enter_context(process("dask_scheduler", *scheduler, "--scheduler-file", file))
         for name in ("one", "two"):
-            worker = ("--name", name, "--nthreads", "1", "--no-nanny", "--memory-limit", "2GiB", "--no-dashboard")
+            worker = (
+                "--name",
+                name,
+                "--nthreads",
+                "1",
+                "--no-nanny",
+                "--memory-limit",
+                "2GiB",
+                "--dashboard-address",
+                "127.0.0.1:0",
+            )
             listen_at = ("--protocol", "smc", "--host", "127.0.0.1")
             stack.enter_context(process("dask_worker", *worker, *listen_at, *local, "--scheduler-file", file))
         client = stack.enter_context(distributed.Client(scheduler_file=file, timeout=60))
         client.wait_for_workers(2, timeout=60)
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # they cannot import this file
+        stack.callback(cloudpickle.unregister_pickle_by_value, sys.modules[__name__])
         yield client
 
 
@@ -547,8 +560,7 @@ def test_a_cluster_computes_with_an_array_of_a_gigabyte(tmp_path: Path) -> None:
     """
     n, chunk = 11264, 1024
     with cluster(tmp_path) as client, dask.config.set({"array.rechunk.method": "tasks"}):
-        rows = dask.array.arange(n, chunks=chunk, dtype="f8")
-        x = (rows[:, None] * n + rows[None, :]).persist()
+        x = dask.array.fromfunction(lambda i, j: i * n + j, shape=(n, n), chunks=chunk, dtype="f8").persist()
         distributed.wait(x)
         assert x.nbytes > 1e9
         sums = (x + x.T).sum(axis=1)

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 class SmcListener(BaseListener):
     """Listens at an address, which may be a wildcard."""
 
+    prefix = PREFIX
+    """By this name distributed's workers look for it."""
+
     def __init__(
         self,
         address: str,
