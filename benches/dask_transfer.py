@@ -57,6 +57,12 @@ def transfers(client: distributed.Client, size: int, count: int, serial: int) ->
     return taken, sum(client.run(cpu).values()) - before
 
 
+def rotated(items: list[Any], steps: int) -> list[Any]:
+    """Whoever is first in one round is last in another one."""
+    steps %= len(items)
+    return items[steps:] + items[:steps]
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -71,10 +77,10 @@ def main() -> None:
                     n_workers=2, threads_per_worker=1, protocol=protocol, dashboard_address=None, memory_limit="4GiB"
                 )
                 clients[name] = stack.enter_context(distributed.Client(stack.enter_context(cluster)))
-        figures: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        figures: dict[tuple[str, str], list[tuple[list[float], float]]] = {}
         for round_ in range(ROUNDS + 1):  # the first one connects, and warms up
             for label, (size, times) in sizes.items():
-                for name, client in clients.items():
+                for name, client in rotated(list(clients.items()), round_):
                     taken, spent = transfers(client, size, times, 1000 * round_)
                     if round_:
                         figures.setdefault((label, name), []).append((statistics.median(taken), spent / times))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SPACE: Final = 64 * 1024
 """Bytes that are read ahead of what is asked for; what is longer goes straight to where it is for."""
-SLICE: Final = 256 * 1024
+SLICE: Final = 128 * 1024
 """Bytes given to the transport at once: what does not fit into the peer's ring is copied, and no more than this."""
 
 
