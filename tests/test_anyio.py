@@ -160,6 +160,16 @@ async def test_a_send_is_done_only_when_nothing_waits(kind: str) -> None:
         await eventually(lambda: sent == [None])
 
 
+async def test_nothing_waits_behind_any_send(path: str) -> None:
+    """Not even as little as a transport lets wait before it pauses its writer."""
+    async with joined(path, "127.0.0.1") as (client, _):
+        with anyio.move_on_after(0.2) as scope:
+            while True:
+                await client.send(b"x" * 10_000)
+                assert client._transport.get_write_buffer_size() == 0
+        assert scope.cancelled_caught
+
+
 async def test_the_end_of_one_direction_leaves_the_other(kind: str, number: str) -> None:
     async with joined(kind, number) as (client, server):
         await client.send(b"hello, ")
@@ -374,6 +384,8 @@ async def test_a_lost_connection_is_broken_behind_what_had_come(kind: str, numbe
             linger = struct.pack("=ii", 1, 0)
             server.extra(SocketAttribute.raw_socket).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         await server.aclose()
+        if kind == "tcp":  # the reset is here before anybody asks
+            await eventually(lambda: client._reader.exception() is not None)
         if kind != "anyio":  # which leaves to the kernel what it had not asked for, and there it is lost
             assert await client.receive() == b" words"
         with pytest.raises(anyio.BrokenResourceError):

@@ -250,6 +250,8 @@ async def test_a_close_is_heard_behind_what_was_written(path: str, number: str) 
             await client.write({"n": each, "data": to_serialize(np.zeros(20_000, "u1"))})
         await client.close()
         assert client.closed()
+        await eventually(lambda: server._pipe._has_ended)
+        assert not server.closed()  # there is something to be read
         assert [(await server.read())["n"] for _ in range(3)] == [0, 1, 2]
         with pytest.raises(CommClosedError):
             await server.read()
@@ -389,6 +391,7 @@ async def test_who_does_not_shake_hands_is_refused_by_the_listener(path: str, ca
     async with listen("smc://127.0.0.1:0", lambda _: None) as listener:
         pipe = Pipe()
         await smcfast.create_smc_connection(lambda: pipe, *listener.get_host_port())
+        assert pipe.info.path == path
         await frames.read(pipe)
         await frames.write(pipe, [b"\x93\x01\x02\x03"])  # a list in msgpack
         with pytest.raises(ConnectionError):
@@ -431,10 +434,30 @@ async def test_a_stopped_listener_takes_no_more(path: str) -> None:
         await connect(address, timeout=0.2)
 
 
+async def test_a_connection_made_while_the_listener_stops_is_refused(path: str) -> None:
+    """Its client waits for a handshake that nobody bounds."""
+    listener = await listen("smc://127.0.0.1:0", lambda _: None)
+    own = listener._arrived
+
+    def arrived(pipe: Pipe) -> None:
+        listener.stop()
+        own(pipe)
+
+    listener._arrived = arrived
+    pipe = Pipe()
+    await smcfast.create_smc_connection(lambda: pipe, *listener.get_host_port())
+    assert pipe.info.path == path
+    with pytest.raises(ConnectionError):
+        await frames.read(pipe)
+    pipe.abort()
+    await pipe.lost
+
+
 async def test_a_handshake_under_way_ends_with_the_listener(path: str) -> None:
     listener = await listen("smc://127.0.0.1:0", lambda _: None)
     pipe = Pipe()
-    await smcfast.create_smc_connection(lambda: pipe, *listener.get_host_port(), config=smcfast.SmcConfig())
+    await smcfast.create_smc_connection(lambda: pipe, *listener.get_host_port())
+    assert pipe.info.path == path
     await frames.read(pipe)  # the listener's half
     listener.stop()
     listener.abort_handshaking_comms()
