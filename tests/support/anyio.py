@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -12,10 +13,11 @@ from smcfast.contrib.anyio import SmcAttribute, connect_smc, create_smc_listener
 from support.protocols import config_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 KINDS: Final = ("smc-d", "tcp", "anyio")
 """Our paths, and anyio's own streams over TCP."""
+OURS: Final = ("smc-d", "tcp")
 
 
 async def listen(kind: str, host: str | None, **options: Any) -> Any:
@@ -66,3 +68,16 @@ async def received(stream: Any, size: int) -> bytes:
 async def rest(stream: Any) -> bytes:
     """All bytes up to the end."""
     return b"".join([chunk async for chunk in stream])
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Of an address in numbers."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+async def in_task(call: Callable[[], Awaitable[Any]], result: list[Any]) -> None:
+    """Run a call that is to fail; what it raised goes into `result`."""
+    try:
+        result.append(await call())
+    except Exception as error:  # noqa: BLE001 - to be looked at
+        result.append(error)
