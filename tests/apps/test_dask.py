@@ -577,13 +577,16 @@ def cluster(folder: Path) -> Iterator[distributed.Client]:
 
 @pytest.mark.timeout(180)
 def test_a_cluster_computes_with_an_array_of_a_gigabyte(tmp_path: Path) -> None:
-    """x + x.T and a rechunk: half of the bytes are wanted by the worker that does not have them.
+    """x + x.T and a rechunk, where one worker has the upper 6 of 11 rows of blocks, and the other one the lower 5.
 
-    x[i, j] is i * n + j, so every sum is known exactly.
+    x[i, j] is i * n + j, so every sum is known exactly. For x + x.T at least one of two blocks has to cross wherever they lie apart.
     """
-    n, chunk = 11264, 1024
+    n, chunk, upper = 11264, 1024, 6
+    crossing = upper * (n // chunk - upper) * chunk * chunk * 8
     with cluster(tmp_path) as client, dask.config.set({"array.rechunk.method": "tasks"}):
-        x = dask.array.fromfunction(lambda i, j: i * n + j, shape=(n, n), chunks=chunk, dtype="f8").persist()
+        whole = dask.array.fromfunction(lambda i, j: i * n + j, shape=(n, n), chunks=chunk, dtype="f8")
+        top, bottom = whole[: upper * chunk], whole[upper * chunk :]
+        x = dask.array.concatenate([client.persist(top, workers=["one"]), client.persist(bottom, workers=["two"])])
         distributed.wait(x)
         assert x.nbytes > 1e9
         sums = (x + x.T).sum(axis=1)
@@ -593,8 +596,8 @@ def test_a_cluster_computes_with_an_array_of_a_gigabyte(tmp_path: Path) -> None:
         both = client.run(told)
         scheduler = client.run_on_scheduler(told)
     index = np.arange(n, dtype="f8")
-    whole = n * (n - 1) // 2
-    assert (along == index * n * n + whole + whole * n + n * index).all()
+    total = n * (n - 1) // 2
+    assert (along == index * n * n + total + total * n + n * index).all()
     assert (down == n).all()
     nodes = [*both.values(), scheduler]
     assert all(node["address"].startswith("smc://127.0.0.1:") for node in nodes)
@@ -602,7 +605,7 @@ def test_a_cluster_computes_with_an_array_of_a_gigabyte(tmp_path: Path) -> None:
     for node in nodes:
         assert set(node["connections"]) == {"smc-d"}, nodes
         assert node["fallbacks"] == {}
-    assert sum(node["received"] for node in both.values()) > 500e6, nodes
+    assert sum(node["received"] for node in both.values()) > crossing > 250e6, nodes
     assert all(node["resident"] < 2 * 2**30 for node in both.values()), nodes
 
 
