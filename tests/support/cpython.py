@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import smcfast
 from smcfast.held import HeldSocket
+from smcfast.server import NeverMade
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ class SmcEventLoop(asyncio.SelectorEventLoop):
         return await smcfast.create_smc_connection(*args, config=self.config, **options)
 
     async def create_server(self, *args: Any, **options: Any) -> Any:
-        if args[0] is asyncio.Protocol:  # smcfast's own, to have its sockets bound
+        if args[0] is NeverMade:  # smcfast's own, to have its sockets bound
             return await super().create_server(*args, **options)
         SmcEventLoop.calls += 1
         return await smcfast.create_smc_server(*args, config=self.config, **options)
