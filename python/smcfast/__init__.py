@@ -16,7 +16,9 @@ from smcfast.errors import (
 from smcfast.held import smc_info
 from smcfast.info import SmcInfo
 from smcfast.kernel import AF_SMC, IPPROTO_SMC, SMCPROTO_SMC, SMCPROTO_SMC6
+from smcfast.loans import Reservation, View
 from smcfast.server import SmcServer, create_smc_server, start_smc_server
+from smcfast.streams import SmcStreamReader, SmcStreamWriter
 
 __version__ = _native.version()
 
@@ -28,6 +30,7 @@ __all__ = [
     "Fallback",
     "SmcConfig",
     "PeerMisbehaved",
+    "Reservation",
     "SmcConfigError",
     "SmcError",
     "SmcFallbackError",
@@ -35,7 +38,10 @@ __all__ = [
     "SmcInfo",
     "SmcLinkError",
     "SmcServer",
+    "SmcStreamReader",
+    "SmcStreamWriter",
     "Stats",
+    "View",
     "__version__",
     "create_smc_connection",
     "create_smc_server",

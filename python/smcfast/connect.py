@@ -50,7 +50,7 @@ async def open_smc_connection(
     interleave: int | None = None,
     all_errors: bool = False,
     config: SmcConfig | None = None,
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+) -> tuple[streams.SmcStreamReader, streams.SmcStreamWriter]:
     """Connect to `host` and `port`; the arguments are those of `asyncio.open_connection`.
 
     The path and, when it is "tcp", the reason are in ``writer.get_extra_info("smc")``, an `SmcInfo`.

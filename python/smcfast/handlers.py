@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-Callback: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None]
+from smcfast.streams import SmcStreamReader, SmcStreamWriter
+
+Callback: TypeAlias = Callable[[SmcStreamReader, SmcStreamWriter], Awaitable[None] | None]
 
 
 class Handlers:
@@ -17,7 +19,7 @@ class Handlers:
         self._callback = callback
         self._running: set[asyncio.Task[None]] = set()
 
-    def call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def call(self, reader: SmcStreamReader, writer: SmcStreamWriter) -> None:
         """Hand the streams to the user."""
         transport = writer.transport
         try:

@@ -35,7 +35,7 @@ WAIT_CLOSED_WAITS: Final = sys.version_info >= (3, 12)
 
 
 async def start_smc_server(
-    client_connected_cb: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None],
+    client_connected_cb: Callable[[streams.SmcStreamReader, streams.SmcStreamWriter], Awaitable[None] | None],
     host: str | Sequence[str] | None = None,
     port: int | str | None = None,
     *,

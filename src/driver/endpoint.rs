@@ -3,6 +3,7 @@
 //! Methods are getters; `refresh` and `lost` for what comes in; commands; and arming. A command publishes what it changed
 //! before it returns. Nothing here waits.
 
+mod lending;
 mod medium;
 mod showing;
 mod signals;
@@ -24,6 +25,7 @@ use crate::proto::position::{RingSize, Span};
 use crate::proto::stats::Stats;
 use crate::wire::cdc::{Half, ProducerFlags, StateFlags};
 use crate::wire::status::Path;
+use lending::Wanted;
 use medium::Medium;
 
 /// Why a connection cannot go on.
@@ -134,6 +136,7 @@ pub struct Endpoint {
     peer_size: RingSize,
     medium: Medium,
     backlog: Backlog,
+    wanted: Wanted,
     /// Why bytes that waited were dropped, if any were.
     cut_short: Option<Fault>,
     ending: Ending,
@@ -228,6 +231,7 @@ impl Endpoint {
             peer_size,
             medium,
             backlog: Backlog::default(),
+            wanted: Wanted::default(),
             cut_short: None,
             ending: Ending::Open,
             fault: None,
@@ -512,18 +516,18 @@ impl Endpoint {
             self.backlog.drop_front(n);
             self.publish_producer(n as u32);
         }
-        if self.backlog.is_empty()
-            && self
-                .connection
-                .flags()
-                .0
-                .contains(ProducerFlags::WRITE_BLOCKED)
-        {
-            self.connection.set_write_blocked(false);
-        }
+        self.calm();
         self.tell_blocked();
         self.show_backlog();
         self.end();
+    }
+
+    /// Nothing waits any more: the peer hears of it when it is told the next time.
+    fn calm(&mut self) {
+        let blocked = ProducerFlags::WRITE_BLOCKED;
+        if self.waiting() == 0 && self.connection.flags().0.contains(blocked) {
+            self.connection.set_write_blocked(false);
+        }
     }
 
     /// Ends this end's stream behind what was written. Reading goes on.

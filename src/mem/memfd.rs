@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -30,6 +30,8 @@ pub struct Memory {
     start: NonNull<u8>,
     len: usize,
     generation: u64,
+    /// How many [`super::Lent`] there are of it.
+    lent: Mutex<usize>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; all access is by atomics or by the checked copies of `Region`.
@@ -192,7 +194,10 @@ impl Memory {
                 MapFlags::PRIVATE,
             )?
         };
-        Ok(Self::keep(start.cast(), len, generation)?)
+        let memory = Self::keep(start.cast(), len, generation)?;
+        // A device may be writing here while a child is forked: no page is shared with it or copied, not even if it is lent.
+        memory.advise(Advice::LinuxWipeOnFork)?;
+        Ok(memory)
     }
 
     /// Owns the mapping of `len` bytes at `start`, just made in this process, and keeps it from its children.
@@ -201,10 +206,49 @@ impl Memory {
             start: NonNull::new(start).ok_or(Errno::NOMEM)?,
             len,
             generation,
+            lent: Mutex::new(0),
         };
-        // SAFETY: exactly the mapping of the callers; the advice changes what a child inherits, not its contents.
-        unsafe { madvise(start.cast(), len, Advice::LinuxDontFork)? };
+        memory.advise(Advice::LinuxDontFork)?;
         Ok(memory)
+    }
+
+    /// Advice for what children inherit of the mapping: `DontFork`, `DoFork` or `WipeOnFork`.
+    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        debug_assert!(self.is_ours());
+        // SAFETY: exactly the mapping of this value; the advice changes what a child inherits, not its contents.
+        unsafe { madvise(self.start.as_ptr().cast(), self.len, advice) }
+    }
+
+    /// One more part of it is lent: a child that is forked while any is inherits the mapping, so that an address that it
+    /// inherits as well leads somewhere. [`Self::take_back`] must follow.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub(super) fn lend(&self) -> io::Result<()> {
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        if *lent == 0 {
+            self.advise(Advice::LinuxDoFork)?;
+        }
+        *lent += 1;
+        Ok(())
+    }
+
+    /// One part less is lent. In a child nothing happens: whoever held the lock at the fork is not there to give it back.
+    pub(super) fn take_back(&self) {
+        if !self.is_ours() {
+            return;
+        }
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        *lent -= 1;
+        if *lent == 0 {
+            let result = self.advise(Advice::LinuxDontFork);
+            debug_assert!(result.is_ok(), "madvise: {result:?}");
+        }
+    }
+
+    /// Whether any part of it is lent: then it must not serve anybody else.
+    pub fn is_lent(&self) -> bool {
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) > 0
     }
 
     /// Bytes mapped.
@@ -236,7 +280,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A child has nothing mapped here (MADV_DONTFORK), and may have something else at the address by now.
+        // A child has nothing mapped here (MADV_DONTFORK), and may have something else at the address by now; what was lent at
+        // the fork stays mapped in it, since it cannot know.
         if self.is_ours() {
             // SAFETY: the mapping of this value, made by this process, unmapped once; no reference outlives the value.
             let result = unsafe { munmap(self.start.as_ptr().cast(), self.len) };

@@ -1,8 +1,10 @@
 //! A range of shared bytes that is only ever copied in and out, with bounds checked.
 
+use std::io;
 use std::sync::Arc;
 
 use super::copy::copy;
+use super::lent::Lent;
 use super::memfd::Memory;
 use super::source::Source;
 use super::target::Target;
@@ -49,8 +51,8 @@ impl Region {
     #[inline]
     pub fn write(&self, offset: usize, bytes: Source<'_>) {
         let to = self.checked(offset, bytes.len());
-        // SAFETY: `checked` found the range mapped; the source is readable by its type's promise, and no part of a mapping
-        // is ever given out as a source or a slice, so they cannot overlap.
+        assert_apart(to, bytes.start(), bytes.len());
+        // SAFETY: `checked` found the range mapped; the source is readable by its type's promise, and lies elsewhere.
         unsafe { copy(to, bytes.start(), bytes.len()) }
     }
 
@@ -61,8 +63,26 @@ impl Region {
     #[inline]
     pub fn read(&self, offset: usize, mut into: Target<'_>) {
         let from = self.checked(offset, into.len());
+        assert_apart(into.start(), from, into.len());
         // SAFETY: as in `write`, the other way round; the target is exclusive by its type's promise.
         unsafe { copy(into.start(), from, into.len()) }
+    }
+
+    /// Lends `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Memory::lend`].
+    ///
+    /// # Panics
+    /// The range does not lie in the region, or the memory was inherited by a fork.
+    pub fn lend(&self, offset: usize, len: usize) -> io::Result<Lent> {
+        self.checked(offset, len);
+        Lent::new(Arc::clone(&self.memory), self.start + offset, len)
+    }
+
+    /// Whether any of the memory around is lent.
+    pub fn is_lent(&self) -> bool {
+        self.memory.is_lent()
     }
 
     #[inline]
@@ -75,6 +95,12 @@ impl Region {
         assert!(self.memory.is_ours(), "shared memory inherited by a fork");
         self.memory.start().wrapping_add(self.start + offset)
     }
+}
+
+/// What is lent may come back as the other side of a copy: then the two must not overlap.
+#[inline]
+fn assert_apart(to: *mut u8, from: *const u8, len: usize) {
+    assert!(to.addr().abs_diff(from.addr()) >= len, "a copy onto itself");
 }
 
 #[cfg(test)]

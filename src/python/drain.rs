@@ -1,8 +1,8 @@
-//! The awaitable of back-pressure.
+//! The awaitables of back-pressure: until little enough waits, or until there is room in place.
 
 use std::time::Instant;
 
-use pyo3::exceptions::{PyConnectionResetError, PyStopIteration};
+use pyo3::exceptions::{PyConnectionResetError, PyStopIteration, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -11,12 +11,23 @@ use super::awaitable::{self, Step};
 use super::endpoint::Endpoint;
 use super::errors::from_fault;
 
-/// An awaitable that is done once the backlog is small enough; made by `Endpoint.drain`. A coroutine in all but its type.
+/// An awaitable that is done once the backlog is small enough, or once there is room; made by `Endpoint.drain` and
+/// `Endpoint.room`. A coroutine in all but its type.
 #[pyclass(module = "smcfast._core")]
 pub(super) struct Drain {
     endpoint: Py<Endpoint>,
     stage: Stage,
     future: Option<Py<PyAny>>,
+    room: Option<Room>,
+    /// It has the place of the one that waits for room.
+    rooming: bool,
+}
+
+/// Room that is waited for, in bytes.
+#[derive(Clone, Copy)]
+struct Room {
+    n: u32,
+    least: u32,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -34,11 +45,52 @@ impl Drain {
             endpoint,
             stage: Stage::Start,
             future: None,
+            room: None,
+            rooming: false,
+        }
+    }
+
+    /// Until there is room for `n` bytes, or at least for `least`, or for half of the ring.
+    ///
+    /// # Errors
+    /// ValueError: 0 < least <= n does not hold.
+    pub(super) fn of_room(endpoint: Py<Endpoint>, n: usize, least: usize) -> PyResult<Self> {
+        if least == 0 || least > n {
+            let text = format!("at_least ({least}) must be at least 1 and at most n ({n})");
+            return Err(PyValueError::new_err(text));
+        }
+        let clamp = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (n, least) = (clamp(n), clamp(least));
+        Ok(Self {
+            room: Some(Room { n, least }),
+            ..Self::new(endpoint)
+        })
+    }
+
+    /// Whether the room is there now.
+    fn attempt_room(&mut self, py: Python<'_>) -> PyResult<bool> {
+        let mut inner = self.endpoint.get().ours(py)?;
+        inner.end.flush();
+        inner.note_backlog();
+        let max = inner.end.room_need_max();
+        let fault = inner.end.room_fault();
+        let Some(room) = &mut self.room else {
+            return Ok(true);
+        };
+        room.least = room.least.min(max);
+        let done = inner.end.free_room(room.n) >= room.least;
+        drop(inner);
+        match fault {
+            Some(fault) => Err(from_fault(py, fault)),
+            None => Ok(done),
         }
     }
 
     /// Whether the drain is done now.
-    fn attempt(&self, py: Python<'_>) -> PyResult<bool> {
+    fn attempt(&mut self, py: Python<'_>) -> PyResult<bool> {
+        if self.room.is_some() {
+            return self.attempt_room(py);
+        }
         let mut inner = self.endpoint.get().ours(py)?;
         if inner.paused {
             inner.end.flush();
@@ -63,7 +115,7 @@ impl Drain {
         match self.stage {
             Stage::Done => return Err(awaitable::already_done()),
             // As asyncio's drain: a closed transport gets its turn first, to tell of its loss.
-            Stage::Start if self.endpoint.get().enter_drain(py)? => {
+            Stage::Start if self.enter(py)? => {
                 self.stage = Stage::Yielded;
                 return Ok(Step::Yield);
             }
@@ -81,7 +133,7 @@ impl Drain {
                     Endpoint::end_polling(self.endpoint.bind(py))?;
                 }
                 Stage::Asleep => {
-                    if let Some(future) = Endpoint::sleep_for_room(self.endpoint.bind(py))? {
+                    if let Some(future) = self.sleep(py)? {
                         self.future = Some(future.clone().unbind());
                         return Ok(Step::Wait(future.unbind()));
                     }
@@ -91,8 +143,34 @@ impl Drain {
         }
     }
 
+    fn name(&self) -> &'static str {
+        if self.room.is_some() {
+            "reserve"
+        } else {
+            "drain"
+        }
+    }
+
+    fn enter(&self, py: Python<'_>) -> PyResult<bool> {
+        match self.room {
+            None => self.endpoint.get().enter_drain(py),
+            Some(_) => self.endpoint.get().enter_room(py),
+        }
+    }
+
+    fn sleep<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.room {
+            None => Endpoint::sleep_for_room(self.endpoint.bind(py)),
+            Some(_) => Endpoint::sleep_for_place(self.endpoint.bind(py)),
+        }
+    }
+
     fn begin_wait(&mut self, py: Python<'_>) -> PyResult<()> {
         let endpoint = self.endpoint.get();
+        if let Some(Room { n, least }) = self.room {
+            endpoint.begin_room(py, n, least)?;
+            self.rooming = true;
+        }
         self.stage = if endpoint.polls(py)? {
             endpoint.begin_polling(py)?;
             Stage::Polling(Instant::now() + endpoint.spin_times().poll)
@@ -107,6 +185,9 @@ impl Drain {
         let endpoint = self.endpoint.bind(py);
         if let Some(future) = self.future.take() {
             endpoint.get().forget_drain(py, future.bind(py));
+        }
+        if std::mem::take(&mut self.rooming) {
+            Endpoint::end_room(endpoint)?;
         }
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Polling(_) => Endpoint::end_polling(endpoint),
@@ -130,13 +211,13 @@ impl Drain {
     /// For the names of tasks.
     #[getter]
     fn __name__(&self) -> &'static str {
-        "drain"
+        self.name()
     }
 
     /// For the names of tasks.
     #[getter]
     fn __qualname__(&self) -> &'static str {
-        "drain"
+        self.name()
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -1,5 +1,7 @@
-//! One end of a connection for Python: reads and writes that never wait. Those that must are in [`waiting`].
+//! One end of a connection for Python: reads and writes that never wait. Those that must are in [`waiting`], those that
+//! happen in place in [`loans`].
 
+mod loans;
 mod waiting;
 
 use std::sync::atomic::Ordering;
@@ -18,10 +20,13 @@ use super::engine::Engine;
 use super::errors::{from_fault, inherited};
 use super::gate::{detached, locked};
 use super::read::Read;
+use super::reservation::Reservation;
 use super::status::{Address, Status, address};
+use super::view::View;
 use crate::driver;
 use crate::driver::endpoint::{Fault, Incoming};
 use crate::mem::{Source, Target, fork};
+use loans::Loans;
 use waiting::Waiters;
 
 /// Copies of so many bytes and more are made without the interpreter's lock.
@@ -76,6 +81,7 @@ pub(super) struct SpinTimes {
 pub(super) struct Inner {
     pub(super) end: driver::Endpoint,
     waiters: Waiters,
+    loans: Loans,
     /// Fast completions since the loop last got its turn.
     fast: u32,
     /// What `read_now` has found out for the awaitable that follows it: whether polling is worthwhile.
@@ -118,7 +124,7 @@ impl Endpoint {
         } else {
             1
         };
-        if inner.fast + 1 >= FAST_MAX || inner.waiters.reading {
+        if inner.fast + 1 >= FAST_MAX || inner.waiters.reading || inner.loans.view.is_some() {
             return Ok(None);
         }
         let mut incoming = inner.end.incoming(enough);
@@ -152,9 +158,31 @@ impl Endpoint {
         Read::exactly(slf.unbind(), n.0)
     }
 
+    /// ready(n): an awaitable of how many bytes can be read, 0 at the end of the stream. At least `n`, unless no more will
+    /// come before some of them are read.
+    fn ready(slf: Bound<'_, Self>, n: Count) -> Read {
+        Read::ready(slf.unbind(), n.0)
+    }
+
     /// drain(): an awaitable that is done once the backlog is small enough.
     fn drain(slf: Bound<'_, Self>) -> Drain {
         Drain::new(slf.unbind())
+    }
+
+    /// room(n, least): an awaitable that is done once there is room for `n` bytes in the ring that is written, or at least
+    /// for `least`, or for half of it.
+    fn room(slf: Bound<'_, Self>, n: Count, least: Count) -> PyResult<Drain> {
+        Drain::of_room(slf.unbind(), n.0, least.0)
+    }
+
+    /// Up to `n` bytes that are there now, in one piece and in their place; None if there are none.
+    fn view(slf: &Bound<'_, Self>, n: Count) -> PyResult<Option<View>> {
+        Self::lend_view(slf, n.0)
+    }
+
+    /// Room for up to `n` bytes that is there now, in one piece and in its place; None if there is none.
+    fn reserve(slf: &Bound<'_, Self>, n: Count) -> PyResult<Option<Reservation>> {
+        Self::lend_room(slf, n.0)
     }
 
     /// RuntimeError unless this end may be used here: in the process that made it, and in the thread of its loop.
@@ -164,6 +192,7 @@ impl Endpoint {
 
     /// Up to `n` bytes that are there now; None if there are none yet, b"" at the end of the stream.
     fn take<'py>(&self, py: Python<'py>, n: usize) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        self.ours(py)?.check_unviewed("take")?;
         match self.incoming(py, n)? {
             Incoming::Empty => Ok(None),
             Incoming::End => Ok(Some(PyBytes::new(py, b""))),
@@ -176,6 +205,7 @@ impl Endpoint {
 
     /// Fills as much of a writable buffer as is there now; None if nothing is there yet, 0 at the end of the stream.
     fn take_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        self.ours(py)?.check_unviewed("take_into")?;
         with_target(buffer, |target| match self.incoming(py, target.len())? {
             Incoming::Empty => Ok(None),
             Incoming::End => Ok(Some(0)),
@@ -197,6 +227,19 @@ impl Endpoint {
     #[getter]
     fn reading(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.ours(py)?.waiters.reading)
+    }
+
+    /// Whether a view of received bytes is open.
+    #[getter]
+    fn viewed(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.ours(py)?.loans.view.is_some())
+    }
+
+    /// Whether a reservation of room is open, or waited for.
+    #[getter]
+    fn reserved(&self, py: Python<'_>) -> PyResult<bool> {
+        let inner = self.ours(py)?;
+        Ok(inner.loans.reservation.is_some() || inner.waiters.awaits_room())
     }
 
     /// Bytes of the application that are not yet in the peer's ring.
@@ -279,8 +322,16 @@ impl Endpoint {
 
     /// Ends the own stream behind what was written.
     fn write_eof(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().entered(slf.py())?.end.write_eof();
-        Self::settle(slf)
+        let mut inner = slf.get().entered(slf.py())?;
+        inner.loans.reservation = None;
+        inner.end.write_eof();
+        let awaited = inner.waiters.awaits_room();
+        drop(inner);
+        if awaited {
+            Self::wake(slf)
+        } else {
+            Self::settle(slf)
+        }
     }
 
     /// Closes behind what was written. Up to `unread_max` unread bytes are no reason for the peer to see a reset.
@@ -288,7 +339,7 @@ impl Endpoint {
     /// Returns the unread bytes that were taken out so.
     fn close<'py>(slf: &Bound<'py, Self>, unread_max: usize) -> PyResult<Bound<'py, PyBytes>> {
         let (this, py) = (slf.get(), slf.py());
-        this.check(py)?;
+        this.entered(py)?.loans.end();
         let unread = match this.incoming(py, usize::MAX)? {
             Incoming::Bytes(there) if there as usize <= unread_max => {
                 this.take_bytes(py, there as usize)?.into_bound(py)
@@ -302,7 +353,10 @@ impl Endpoint {
 
     /// Closes at once; the peer sees a reset.
     fn abort(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.get().entered(slf.py())?.end.abort();
+        let mut inner = slf.get().entered(slf.py())?;
+        inner.loans.end();
+        inner.end.abort();
+        drop(inner);
         Self::wake(slf)
     }
 
@@ -450,6 +504,7 @@ impl Endpoint {
         let inner = Inner {
             end,
             waiters: Waiters::default(),
+            loans: Loans::default(),
             fast: 0,
             polls: None,
             high_water: 64 << 10,
@@ -566,6 +621,9 @@ impl Endpoint {
     #[inline]
     fn write_bytes(&self, py: Python<'_>, bytes: Source<'_>) -> PyResult<Written> {
         let mut inner = self.entered(py)?;
+        if inner.loans.reservation.is_some() {
+            return Err(loans::reserved("write"));
+        }
         let written = if bytes.len() < DETACH_MIN {
             inner.write(bytes)
         } else {
@@ -588,6 +646,11 @@ struct Written {
 }
 
 impl Inner {
+    /// Whether a read waits.
+    fn is_reading(&self) -> bool {
+        self.waiters.reading
+    }
+
     /// Counts a fast completion; true for every so many: then the loop must have its turn first.
     #[inline]
     fn must_yield(&mut self) -> bool {

@@ -6,6 +6,7 @@ mod drain;
 mod endpoint;
 mod engine;
 mod errors;
+mod exports;
 mod fds;
 mod gate;
 mod interpreter;
@@ -14,9 +15,11 @@ mod offer;
 mod option;
 mod rdma;
 mod read;
+mod reservation;
 mod setup;
 mod sockdiag;
 mod status;
+mod view;
 mod watch;
 
 use pyo3::prelude::*;
@@ -46,11 +49,15 @@ mod _core {
     #[pymodule_export]
     use super::read::Read;
     #[pymodule_export]
+    use super::reservation::Reservation;
+    #[pymodule_export]
     use super::setup::{ClientSetup, ServerSetup};
     #[pymodule_export]
     use super::sockdiag::SockDiag;
     #[pymodule_export]
     use super::status::{Status, StatusRow, read_status};
+    #[pymodule_export]
+    use super::view::View;
 
     /// The version of the rendezvous protocol.
     #[pymodule_export]

@@ -12,15 +12,27 @@ use super::endpoint::Endpoint;
 use super::errors::{from_fault, incomplete_read};
 use crate::driver::endpoint::Incoming;
 
-/// An awaitable of bytes; made by `Endpoint.read` and `Endpoint.read_exactly`. A coroutine in all but its type.
+/// An awaitable of bytes, or of their number; made by `Endpoint.read`, `read_exactly` and `ready`. A coroutine in all but its
+/// type.
 #[pyclass(module = "smcfast._core")]
 pub(super) struct Read {
     endpoint: Py<Endpoint>,
     n: usize,
-    exact: bool,
+    kind: Kind,
     stage: Stage,
     /// What a read_exactly has collected that cannot wait until all of it is in the ring.
     collected: Option<NewBytes>,
+}
+
+/// What is awaited.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// 1 to n bytes.
+    Some,
+    /// n bytes.
+    Exact,
+    /// That n bytes are there; none are taken.
+    Ready,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -36,47 +48,77 @@ enum Stage {
 
 impl Read {
     pub(super) fn some(endpoint: Py<Endpoint>, n: usize) -> Self {
-        Self::new(endpoint, n, false)
+        Self::new(endpoint, n, Kind::Some)
     }
 
     pub(super) fn exactly(endpoint: Py<Endpoint>, n: usize) -> Self {
-        Self::new(endpoint, n, true)
+        Self::new(endpoint, n, Kind::Exact)
     }
 
-    fn new(endpoint: Py<Endpoint>, n: usize, exact: bool) -> Self {
+    pub(super) fn ready(endpoint: Py<Endpoint>, n: usize) -> Self {
+        Self::new(endpoint, n.max(1), Kind::Ready)
+    }
+
+    fn new(endpoint: Py<Endpoint>, n: usize, kind: Kind) -> Self {
         Self {
             endpoint,
             n,
-            exact,
+            kind,
             stage: Stage::Start,
             collected: None,
         }
     }
 
     fn name(&self) -> &'static str {
-        if self.exact { "readexactly" } else { "read" }
+        match self.kind {
+            Kind::Some => "read",
+            Kind::Exact => "readexactly",
+            Kind::Ready => "view",
+        }
     }
 
     /// The bytes that the read returns, if it can return now.
     #[inline]
     fn attempt(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let endpoint = self.endpoint.get();
+        if self.kind == Kind::Ready {
+            return self.attempt_ready(py);
+        }
+        let exact = self.kind == Kind::Exact;
         if self.n == 0 {
             drop(endpoint.ours(py)?);
             return Ok(Some(PyBytes::new(py, b"").unbind().into_any()));
         }
-        match endpoint.incoming(py, if self.exact { self.missing() } else { 1 })? {
-            Incoming::Bytes(there) if !self.exact => Ok(Some(
+        match endpoint.incoming(py, if exact { self.missing() } else { 1 })? {
+            Incoming::Bytes(there) if !exact => Ok(Some(
                 endpoint
                     .take_bytes(py, (there as usize).min(self.n))?
                     .into_any(),
             )),
             Incoming::Bytes(there) => self.attempt_exact(py, there as usize),
             Incoming::Empty => Ok(None),
-            Incoming::End if self.exact => Err(self.incomplete(py)),
+            Incoming::End if exact => Err(self.incomplete(py)),
             Incoming::End => Ok(Some(PyBytes::new(py, b"").unbind().into_any())),
             Incoming::Fault(fault) => Err(from_fault(py, fault)),
         }
+    }
+
+    /// How many bytes are there, if they are enough or no more will come.
+    fn attempt_ready(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let endpoint = self.endpoint.get();
+        let there = match endpoint.incoming(py, self.n)? {
+            Incoming::Bytes(there) => there,
+            Incoming::Empty => return Ok(None),
+            Incoming::End => 0,
+            Incoming::Fault(fault) => return Err(from_fault(py, fault)),
+        };
+        let end = &endpoint.ours(py)?.end;
+        let enough = there == 0
+            || there as usize >= self.n
+            || end.must_read_on(self.need())
+            || end.stream_end().is_some();
+        let there = enough.then(|| there.into_pyobject(py));
+        Ok(there.transpose()?.map(|there| there.unbind().into_any()))
     }
 
     /// Bytes that are still to come out of the ring.
@@ -146,10 +188,9 @@ impl Read {
     }
 
     fn need(&self) -> u32 {
-        if self.exact {
-            u32::try_from(self.missing()).unwrap_or(u32::MAX)
-        } else {
-            1
+        match self.kind {
+            Kind::Some => 1,
+            Kind::Exact | Kind::Ready => u32::try_from(self.missing()).unwrap_or(u32::MAX),
         }
     }
 

@@ -21,20 +21,20 @@ impl Endpoint {
     /// `n` bytes were copied: lets the peer see them, and wakes it if it sleeps and has what it waits for.
     #[inline]
     pub(super) fn publish_producer(&mut self, n: u32) {
+        let waiting = self.waiting();
         let Self {
             header,
             connection,
             seen,
             counters,
             medium,
-            backlog,
             ..
         } = self;
         connection.produced(n);
         let group = match medium {
             Medium::Shared(group) => group,
             Medium::Lane(lane, _) => {
-                medium::push(lane, connection, backlog.len());
+                medium::push(lane, connection, waiting);
                 return self.show_written();
             }
         };
@@ -75,18 +75,18 @@ impl Endpoint {
     /// Lets the peer see how far this end has read, and wakes it if it waits for the room.
     #[inline]
     pub(super) fn announce(&mut self) {
+        let waiting = self.waiting();
         let Self {
             header,
             connection,
             counters,
             medium,
-            backlog,
             own_size,
             ..
         } = self;
         let group = match medium {
             Medium::Shared(group) => group,
-            Medium::Lane(lane, _) => return medium::push(lane, connection, backlog.len()),
+            Medium::Lane(lane, _) => return medium::push(lane, connection, waiting),
         };
         store_consumer(header, connection);
         let room = || u64::from(own_size.bytes() - connection.readable());
@@ -100,35 +100,33 @@ impl Endpoint {
     /// Lets a peer behind a link know that its ring is too small for what waits, unless it knows. One that shares the memory
     /// is told when the writer goes to sleep: until then it may look for itself.
     pub(super) fn tell_blocked(&mut self) {
+        let waiting = self.waiting();
         let Self {
-            connection,
-            medium,
-            backlog,
-            ..
+            connection, medium, ..
         } = self;
         if let Medium::Lane(lane, _) = medium
-            && medium::is_blocked(connection, backlog.len())
+            && medium::is_blocked(connection, waiting)
             && !connection.flags().0.contains(ProducerFlags::WRITE_BLOCKED)
         {
-            medium::push(lane, connection, backlog.len());
+            medium::push(lane, connection, waiting);
         }
     }
 
     /// Lets the peer see an end, and wakes it whatever it waits for.
     #[cold]
     pub(super) fn publish_flags(&mut self) {
+        let waiting = self.waiting();
         let Self {
             header,
             connection,
             counters,
             medium,
-            backlog,
             ..
         } = self;
         let group = match medium {
             Medium::Shared(group) => group,
             Medium::Lane(lane, _) => {
-                medium::push(lane, connection, backlog.len());
+                medium::push(lane, connection, waiting);
                 return self.show_all();
             }
         };
@@ -247,14 +245,15 @@ impl Endpoint {
         n > self.read_need_max() || self.connection.peer_awaits_reader()
     }
 
-    /// Asks to be woken once the backlog, or as much of it as half the ring that is written, fits. False: some fits now, there is
-    /// no backlog, or nothing more can be written.
+    /// Asks to be woken once the backlog, or the room that is wanted, or as much of it as half the ring that is written, fits.
+    /// False: some fits now, nothing waits, or nothing more can be written.
     pub fn arm_write(&mut self) -> bool {
         self.flush();
-        if self.backlog.is_empty() || self.write_fault().is_some() {
+        if !self.awaits_room() || self.write_fault().is_some() {
             return false;
         }
-        let need = (self.backlog.len() as u64).min(u64::from(self.out_size.bytes() / 2));
+        let wanted = (self.waiting() as u64).min(self.room_need_max().into());
+        let need = wanted.max(self.wanted.least.into());
         match &self.medium {
             Medium::Shared(_) => {
                 self.connection.set_write_blocked(true);
@@ -286,6 +285,11 @@ impl Endpoint {
             is_claimed(&mine.reader_armed),
             is_claimed(&mine.writer_armed),
         )
+    }
+
+    /// The writer waits no more.
+    pub fn disarm_write(&self) {
+        signal::disarm(&self.header.mine().writer_armed);
     }
 
     /// The reader waits no more.

@@ -44,6 +44,11 @@ impl Buffer {
         self.memory.remote_key()
     }
 
+    /// Whether any of its bytes are lent.
+    fn is_lent(&self) -> bool {
+        self.memory.region().is_lent()
+    }
+
     pub(super) fn ring(&self) -> Ring {
         Ring {
             region: self.memory.region().clone(),
@@ -145,7 +150,8 @@ impl Pool {
 
     /// Takes a send ring back, from which nothing is sent any more.
     pub(super) fn give_send(&mut self, buffer: Buffer) {
-        if has_room(&self.send, &buffer) {
+        // What the application still has a view of must not serve another connection.
+        if has_room(&self.send, &buffer) && !buffer.is_lent() {
             self.send.push(buffer);
         } else {
             self.gone.push(buffer);
@@ -155,7 +161,7 @@ impl Pool {
     /// Takes a receive buffer back, which the peer does not write any more. Returns the key that the peer is to forget when
     /// there are enough of them; the buffer stays until [`Self::forgotten`].
     pub(super) fn give_receive(&mut self, buffer: Buffer) -> Option<u32> {
-        if has_room(&self.receive, &buffer) {
+        if has_room(&self.receive, &buffer) && !buffer.is_lent() {
             self.receive.push(buffer);
             None
         } else {

@@ -14,6 +14,7 @@ use pyo3::types::{PyByteArray, PyBytes, PySlice};
 use super::super::awaitable::resolve;
 use super::super::gate::calling;
 use super::super::names;
+use super::loans::reserved;
 use super::{Endpoint, Inner};
 
 #[derive(Default)]
@@ -24,6 +25,10 @@ pub(super) struct Waiters {
     pub(super) reading: bool,
     need: u32,
     drains: Vec<Py<PyAny>>,
+    /// The future of who waits for room in place, asleep.
+    room: Option<Py<PyAny>>,
+    /// Somebody polls or sleeps until there is room in place.
+    rooming: bool,
     /// Drains that poll; they look after the backlog themselves.
     polling_drains: u32,
     /// Called when there is something to read, until it is taken away.
@@ -56,8 +61,13 @@ struct News {
 impl Waiters {
     /// Every Python object that is held.
     pub(super) fn objects(&self) -> impl Iterator<Item = &Py<PyAny>> {
-        let futures = self.read.iter().chain(&self.drains);
+        let futures = self.read.iter().chain(&self.drains).chain(&self.room);
         futures.chain(&self.on_readable).chain(&self.on_progress)
+    }
+
+    /// Whether somebody waits for room in place.
+    pub(super) fn awaits_room(&self) -> bool {
+        self.rooming
     }
 
     /// The transport sees by itself that writing is paused.
@@ -85,6 +95,7 @@ impl Endpoint {
             );
             return Err(PyRuntimeError::new_err(text));
         }
+        inner.check_unviewed(name)?;
         Ok(inner.must_yield())
     }
 
@@ -235,6 +246,69 @@ impl Endpoint {
     }
 }
 
+/// The wait for room in place.
+impl Endpoint {
+    /// Whether the loop must have its turn before the wait may be over.
+    ///
+    /// # Errors
+    /// RuntimeError if somebody else waits, or has a reservation.
+    pub(in crate::python) fn enter_room(&self, py: Python<'_>) -> PyResult<bool> {
+        let mut inner = self.entered(py)?;
+        if inner.waiters.rooming {
+            let text = "reserve() called while another coroutine is already waiting for room";
+            return Err(PyRuntimeError::new_err(text));
+        }
+        if inner.loans.reservation.is_some() {
+            return Err(reserved("reserve"));
+        }
+        Ok(inner.must_yield())
+    }
+
+    /// Takes the place of the one that may wait for room: for `n` bytes, or at least for `least`.
+    pub(in crate::python) fn begin_room(&self, py: Python<'_>, n: u32, least: u32) -> PyResult<()> {
+        let mut inner = self.ours(py)?;
+        inner.waiters.rooming = true;
+        inner.end.want_room(n, least);
+        Ok(())
+    }
+
+    /// The future of who sleeps until there is room, or None if there is by now.
+    pub(in crate::python) fn sleep_for_place<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (this, py) = (slf.get(), slf.py());
+        let future = this.engine.get().create_future(py)?;
+        let mut inner = this.ours(py)?;
+        inner.arm_write();
+        let sleeps = inner.awaits_place();
+        let mut old = None;
+        if sleeps {
+            inner.fast = 0;
+            old = inner.waiters.room.replace(future.clone().unbind());
+        }
+        drop(inner);
+        drop(old);
+        Self::settle(slf)?;
+        Ok(sleeps.then_some(future))
+    }
+
+    /// Nobody waits for room any more, however the wait has ended.
+    pub(in crate::python) fn end_room(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let Ok(mut inner) = slf.get().ours(slf.py()) else {
+            return Ok(());
+        };
+        if !std::mem::take(&mut inner.waiters.rooming) {
+            return Ok(());
+        }
+        let future = inner.waiters.room.take();
+        inner.end.want_no_room();
+        inner.waiters.write_armed &= inner.end.backlog() > 0;
+        drop(inner);
+        drop(future);
+        Self::settle(slf)
+    }
+}
+
 /// Callbacks, and waking.
 impl Endpoint {
     pub(super) fn put_on_progress(
@@ -376,11 +450,16 @@ impl Inner {
         // Each round that does not arm has moved at least one byte, or has found a fault and dropped the backlog: also one
         // that a read has met before. Were it kept, the loop would look after it in every round, for ever.
         let mut armed = false;
-        while !armed && self.end.backlog() > 0 {
+        while !armed && self.end.awaits_room() {
             armed = self.end.arm_write();
         }
         self.waiters.write_armed = armed;
         self.note_backlog();
+    }
+
+    /// Whether who waits for room in place still has to.
+    fn awaits_place(&self) -> bool {
+        self.end.awaits_room() && self.end.write_fault().is_none()
     }
 
     fn look(&mut self, py: Python<'_>) -> Woken {
@@ -402,6 +481,9 @@ impl Inner {
         let news = self.news();
         if !news.paused || news.faulty {
             woken.futures.append(&mut self.waiters.drains);
+        }
+        if !self.awaits_place() {
+            woken.futures.extend(self.waiters.room.take());
         }
         if std::mem::replace(&mut self.waiters.told, news) != news {
             woken.callbacks.extend(
