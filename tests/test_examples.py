@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXPECTED = {
     "anyio_streams": ["b'HELLO'", "path: smc-d"],
+    "in_place": ["True", "path: smc-d"],
     "protocols": ["b'HELLO'", "path: smc-d"],
     "streams": ["b'HELLO\\n'", "path: smc-d"],
     "tls": ["b'HELLO\\n'", "smc-d TLSv1.3"],

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import Self
 
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
     from smcfast import _core
 

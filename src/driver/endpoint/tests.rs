@@ -2,6 +2,7 @@
 
 mod groups;
 mod lanes;
+mod lending;
 pub(super) mod pairs;
 mod twins;
 
@@ -9,6 +10,7 @@ use super::*;
 use crate::proto::error::Fault as Blame;
 use crate::proto::position::CursorError;
 use crate::wire::cdc::Cursor;
+use lending::*;
 use pairs::{Kind, Pair, SILENCE, pair, pair_of, rung, tell};
 
 const SMALL: u32 = 16 << 10;
@@ -62,6 +64,12 @@ on_both! {
     bytes_beside_the_connection_are_a_fault_and_no_end,
     nothing_is_taken_behind_the_own_end,
     no_word_of_the_peer_can_do_harm,
+    what_is_lent_ends_where_the_ring_does,
+    what_is_committed_is_what_lay_there,
+    there_is_no_room_before_a_backlog,
+    who_waits_for_room_is_rung,
+    a_peer_is_told_of_who_waits_for_room,
+    room_ends_with_the_writing_side,
 }
 
 fn bytes_arrive_in_both_directions(kind: Kind) {
