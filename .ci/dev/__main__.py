@@ -118,6 +118,7 @@ def lint(phases: Phases, _: Sequence[str]) -> None:
         "benches/suite",
         "benches/compare.py",
         "benches/count_streams.py",
+        "benches/in_place.py",
         "benches/rdma.py",
     ]
     phases.check("mypy, tests", [tools.python, "-m", "mypy", *tested])

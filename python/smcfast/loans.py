@@ -103,6 +103,10 @@ class _Copied(bytearray):
     def __init__(self, data: Buffer | int) -> None:
         super().__init__(data)
         self.closed = False
+        self._size = super().__len__()
+
+    def __len__(self) -> int:
+        return self._size  # also when it is closed, and empty
 
     def _count(self, n: int | None, name: str) -> int:
         """`n`, or all; checked."""

@@ -61,10 +61,9 @@ impl Drain {
         }
         let clamp = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (n, least) = (clamp(n), clamp(least));
-        Ok(Self {
-            room: Some(Room { n, least }),
-            ..Self::new(endpoint)
-        })
+        let mut drain = Self::new(endpoint);
+        drain.room = Some(Room { n, least });
+        Ok(drain)
     }
 
     /// Whether the room is there now.

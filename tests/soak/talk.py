@@ -26,7 +26,7 @@ class WrongBytesError(AssertionError):
 class Talk:
     """One end; `run` returns its report."""
 
-    def __init__(self, plan: Plan, role: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, plan: Plan, role: str, reader: smcfast.SmcStreamReader, writer: smcfast.SmcStreamWriter) -> None:
         self.plan = plan
         self.role = role
         self.reader = reader
@@ -135,7 +135,7 @@ class Talk:
     async def _put(self, count: int) -> None:
         data = pattern(self.own.start, self.sent, count)
         self.sent += count
-        how = self.rng.randrange(4)
+        how = self.rng.randrange(5)
         if how == 0:
             self.writer.write(bytes(data))
         elif how == 1 and not self._on_tcp:  # uvloop's own transport sends what the buffer has later
@@ -144,6 +144,8 @@ class Talk:
             reused[:] = bytes(count)
         elif how == 2:
             self.writer.write(data)
+        elif how == 3:
+            await self._reserve(data)
         else:
             cut = self.rng.randrange(count + 1)
             self.writer.writelines([data[:cut], b"", data[cut:]])
@@ -154,6 +156,17 @@ class Talk:
             await self.writer.drain()
         if self.rng.random() < 0.2:
             await asyncio.sleep(0)
+
+    async def _reserve(self, data: bytes | memoryview) -> None:
+        while data:
+            with await self.writer.reserve(len(data), at_least=min(len(data), 8)) as room:
+                if self.rng.random() < 0.1:
+                    room[:] = bytes(len(room))  # not committed
+                    continue
+                count = self.rng.randrange(len(room) + 1)
+                room[:count] = data[:count]
+                room.commit(count)
+                data = data[count:]
 
     # Reading.
 
@@ -194,7 +207,7 @@ class Talk:
         return await self._read_once()
 
     async def _read_once(self) -> tuple[bytes, bool]:
-        how = self.rng.randrange(10)
+        how = self.rng.randrange(12)
         count = size(self.rng, self.own.largest)
         try:
             if how < 4:
@@ -205,11 +218,22 @@ class Talk:
                 return await self._line()
             elif how < 9:
                 data = await self._until(self.rng.randbytes(2))
+            elif how < 10:
+                buffer = bytearray(count)
+                data = bytes(buffer[: await self.reader.readinto(buffer)])
+            elif how < 11:
+                return await self._view(count)
             else:
                 data = await self.reader.read(1)
         except asyncio.IncompleteReadError as short:
             return short.partial, True
         return data, not data
+
+    async def _view(self, count: int) -> tuple[bytes, bool]:
+        with await self.reader.view(count, at_least=self.rng.randrange(count) + 1) as view:
+            data = bytes(view)[: self.rng.randrange(len(view) + 1)]
+            view.consume(len(data))
+            return data, len(view) == 0
 
     async def _line(self) -> tuple[bytes, bool]:
         data = await self.reader.readline()

@@ -97,7 +97,7 @@ class Worker:
 
     # As a server.
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: smcfast.SmcStreamReader, writer: smcfast.SmcStreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
