@@ -702,9 +702,12 @@ async def test_a_close_ends_both_and_their_bytes_stay_mapped(path: str, connect:
         place[:] = bytes(100)
         seen.release()
         place.release()
-        with pytest.raises((ConnectionError, RuntimeError)) if path == "smc-d" else contextlib.nullcontext():
-            room.commit()
-        if path == "smc-d":
+        if path == "tcp":
+            with contextlib.suppress(RuntimeError):  # uvloop's word for it; asyncio drops what is written then
+                room.commit()
+        else:
+            with pytest.raises(ConnectionResetError):
+                room.commit()
             with pytest.raises(ValueError, match="the connection was closed"):
                 view.consume()
             # As with TCP, what was there can still be read.
@@ -824,7 +827,7 @@ async def test_a_forked_child_has_the_bytes_and_nothing_else() -> None:
         view.consume()
         assert await server.reader.readexactly(4) == b"back"
         # When nothing is lent any more, nothing is inherited.
-        assert in_a_child(lambda: has_no_mapping()) == ""
+        assert in_a_child(has_no_mapping) == ""
 
 
 def has_no_mapping() -> None:
@@ -870,7 +873,8 @@ async def test_tls_has_the_same_by_copies() -> None:
     assert buffer == b"hello"
     for one in (client, end):
         one.writer.close()
-        await one.closed()
+        with contextlib.suppress(ConnectionError):
+            await one.writer.wait_closed()
     server.close()
     await server.wait_closed()
 

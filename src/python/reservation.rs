@@ -2,14 +2,13 @@
 
 use std::ffi::c_int;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 
 use super::endpoint::Endpoint;
-use super::exports::{Exports, export, still_exported};
+use super::exports::Exports;
 use crate::mem::Lent;
 
 /// Room where the next bytes are sent from, writable, by the buffer protocol; made by `Endpoint.reserve`. Nothing else is
@@ -19,7 +18,6 @@ pub(super) struct Reservation {
     endpoint: Py<Endpoint>,
     /// By which the endpoint knows it.
     number: u64,
-    lent: Lent,
     exports: Exports,
 }
 
@@ -28,8 +26,7 @@ impl Reservation {
         Self {
             endpoint,
             number,
-            lent,
-            exports: Exports::default(),
+            exports: Exports::new(lent),
         }
     }
 }
@@ -37,7 +34,7 @@ impl Reservation {
 #[pymethods]
 impl Reservation {
     fn __len__(&self) -> usize {
-        self.lent.len()
+        self.exports.len()
     }
 
     /// As with a memoryview: an item, or a slice of the same length as `value`.
@@ -63,29 +60,14 @@ impl Reservation {
     fn commit(&self, py: Python<'_>, n: Option<isize>) -> PyResult<()> {
         let endpoint = self.endpoint.bind(py);
         endpoint.get().check_entry(py)?;
-        if self.exports.is_closed() {
-            return Err(PyValueError::new_err("the reservation is closed"));
-        }
-        let len = self.lent.len();
-        let n = match n.map_or(Ok(len), usize::try_from) {
-            Ok(n) if n <= len => n,
-            _ => {
-                let text = format!("{} bytes of a reservation of {len}", n.unwrap_or_default());
-                return Err(PyValueError::new_err(text));
-            }
-        };
-        if !self.exports.close() {
-            return Err(still_exported(&self.exports));
-        }
+        let n = self.exports.close_with(n, "reservation")?;
         Endpoint::commit(endpoint, self.number, n)
     }
 
     /// Sends nothing. BufferError while a buffer of it is in use.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.endpoint.get().check_entry(py)?;
-        if !self.exports.close() {
-            return Err(still_exported(&self.exports));
-        }
+        self.exports.close()?;
         self.endpoint.get().forget_reservation(py, self.number);
         Ok(())
     }
@@ -111,9 +93,9 @@ impl Reservation {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let this = slf.get();
-        // SAFETY: `view` comes from Python; `lent` is a part of this object, and `__releasebuffer__` counts down.
-        unsafe { export(slf.as_any(), &this.lent, &this.exports, false, view, flags) }
+        let owner = slf.as_any();
+        // SAFETY: `view` comes from Python; `exports` is a part of this object, and `__releasebuffer__` counts down.
+        unsafe { slf.get().exports.export(owner, false, view, flags) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {

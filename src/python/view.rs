@@ -2,13 +2,12 @@
 
 use std::ffi::c_int;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use super::endpoint::Endpoint;
-use super::exports::{Exports, export, still_exported};
+use super::exports::Exports;
 use crate::mem::Lent;
 
 /// Received bytes where they lie, read-only, by the buffer protocol; made by `Endpoint.view`. Nothing else is read until it
@@ -18,7 +17,6 @@ pub(super) struct View {
     endpoint: Py<Endpoint>,
     /// By which the endpoint knows it.
     number: u64,
-    lent: Lent,
     exports: Exports,
 }
 
@@ -27,8 +25,7 @@ impl View {
         Self {
             endpoint,
             number,
-            lent,
-            exports: Exports::default(),
+            exports: Exports::new(lent),
         }
     }
 }
@@ -36,7 +33,7 @@ impl View {
 #[pymethods]
 impl View {
     fn __len__(&self) -> usize {
-        self.lent.len()
+        self.exports.len()
     }
 
     /// Whether it was consumed or closed.
@@ -52,29 +49,14 @@ impl View {
     fn consume(&self, py: Python<'_>, n: Option<isize>) -> PyResult<()> {
         let endpoint = self.endpoint.get();
         endpoint.check_entry(py)?;
-        if self.exports.is_closed() {
-            return Err(PyValueError::new_err("the view is closed"));
-        }
-        let len = self.lent.len();
-        let n = match n.map_or(Ok(len), usize::try_from) {
-            Ok(n) if n <= len => n,
-            _ => {
-                let text = format!("{} bytes of a view of {len}", n.unwrap_or_default());
-                return Err(PyValueError::new_err(text));
-            }
-        };
-        if !self.exports.close() {
-            return Err(still_exported(&self.exports));
-        }
+        let n = self.exports.close_with(n, "view")?;
         endpoint.end_view(py, self.number, n)
     }
 
     /// Leaves all bytes in the stream. BufferError while a buffer of it is in use.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.endpoint.get().check_entry(py)?;
-        if !self.exports.close() {
-            return Err(still_exported(&self.exports));
-        }
+        self.exports.close()?;
         self.endpoint.get().forget_view(py, self.number);
         Ok(())
     }
@@ -100,9 +82,9 @@ impl View {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let this = slf.get();
-        // SAFETY: `view` comes from Python; `lent` is a part of this object, and `__releasebuffer__` counts down.
-        unsafe { export(slf.as_any(), &this.lent, &this.exports, true, view, flags) }
+        let owner = slf.as_any();
+        // SAFETY: `view` comes from Python; `exports` is a part of this object, and `__releasebuffer__` counts down.
+        unsafe { slf.get().exports.export(owner, true, view, flags) }
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
