@@ -3,7 +3,7 @@
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, TypeAlias, TypeVar, final
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
 
@@ -197,12 +197,15 @@ class Endpoint:
     def counters(self) -> dict[str, int]: ...
     def _flush(self) -> None: ...
 
+class _Exporter(Protocol):
+    # Only from 3.12 on a method as well.
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 @final
-class View:
+class View(_Exporter):
     """Received bytes in their place; made by `Endpoint.view`. See `smcfast.View`."""
 
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def closed(self) -> bool: ...
     def consume(self, n: int | None = None) -> None: ...
@@ -211,11 +214,10 @@ class View:
     def __exit__(self, kind: object, _value: object, _traceback: object) -> None: ...
 
 @final
-class Reservation:
+class Reservation(_Exporter):
     """Room in its place; made by `Endpoint.reserve`. See `smcfast.Reservation`."""
 
     def __len__(self) -> int: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
     @property
     def closed(self) -> bool: ...

@@ -10,9 +10,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from typing_extensions import Buffer
-
     from smcfast import _core
+
+
+class Buffer(Protocol):
+    """What exports its bytes by the buffer protocol."""
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """The bytes."""
 
 
 class View(Protocol):

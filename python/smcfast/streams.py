@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
 
-    from typing_extensions import Buffer
-
     from smcfast import _core
     from smcfast.delivery import Delivered, Make
     from smcfast.info import SmcInfo
-    from smcfast.loans import Reservation, View
+    from smcfast.loans import Buffer, Reservation, View
 
 # Taken from the ring at once into the reader's buffer, for the methods that look for something in it.
 _PULL_SIZE = 64 * 1024

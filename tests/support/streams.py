@@ -20,8 +20,8 @@ DUAL = {"[::] from 127.0.0.1": "127.0.0.1", "[::] from ::1": "::1"}
 class End(NamedTuple):
     """One end of a connection."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    reader: smcfast.SmcStreamReader
+    writer: smcfast.SmcStreamWriter
 
     @property
     def info(self) -> smcfast.SmcInfo:
@@ -60,7 +60,7 @@ async def connected(
     """
     arrived: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(reader: smcfast.SmcStreamReader, writer: smcfast.SmcStreamWriter) -> None:
         arrived.set_result(End(reader, writer))
 
     server = await _serve(accept, host, limit=limit, config=server_config or config)
@@ -80,7 +80,7 @@ async def connected(
 
 
 async def _serve(
-    accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None], host: str, **options: Any
+    accept: Callable[[smcfast.SmcStreamReader, smcfast.SmcStreamWriter], None], host: str, **options: Any
 ) -> smcfast.SmcServer:
     """A server on all addresses of `host`, with one port."""
     if host in DUAL:

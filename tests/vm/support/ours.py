@@ -40,8 +40,8 @@ ROLES: Final[tuple[Role, ...]] = ("client", "server")
 class Pair:
     """A connection."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    reader: smcfast.SmcStreamReader
+    writer: smcfast.SmcStreamWriter
     peer: Peer
     sock: int
     """The peer's end, a number of `peer`."""
@@ -104,7 +104,7 @@ class Meeting:
         self.port = 0
         self.listener = 0
         """The peer's, a number of `peer`."""
-        self._accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self._accepted: asyncio.Queue[tuple[smcfast.SmcStreamReader, smcfast.SmcStreamWriter]] = asyncio.Queue()
         self._server: smcfast.SmcServer | None = None
 
     async def open(self) -> None:
@@ -115,7 +115,7 @@ class Meeting:
             self._server = await smcfast.start_smc_server(self._accept, self._far, 0, config=self.config)
             self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: smcfast.SmcStreamReader, writer: smcfast.SmcStreamWriter) -> None:
         await self._accepted.put((reader, writer))
 
     async def connect(self) -> Pair:
@@ -128,7 +128,7 @@ class Meeting:
         reader, writer = await self.accept()
         return Pair(reader, writer, self.peer, await self.peer.finish(connecting))
 
-    async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def dial(self) -> tuple[smcfast.SmcStreamReader, smcfast.SmcStreamWriter]:
         """Our end of a connection to the peer, which has to accept it."""
         local = (self._near, 0)
         return await smcfast.open_smc_connection(self._far, self.port, local_addr=local, config=self.config)
@@ -137,7 +137,7 @@ class Meeting:
         """Let the peer connect; a ticket for its number of the connection, which `accept` takes."""
         return self.peer.start("connect", self._far, self.port, self._near)
 
-    async def accept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def accept(self) -> tuple[smcfast.SmcStreamReader, smcfast.SmcStreamWriter]:
         """Our end of the next connection of the peer."""
         return await self._accepted.get()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from support.channel import Channel
 
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Stream = tuple[smcfast.SmcStreamReader, smcfast.SmcStreamWriter]
 _BACKLOG: Final = 512
 _LIMIT: Final = 1024
 """A close with twice as much unread is an abort."""
@@ -62,7 +62,7 @@ class Streams:
         """On a free port of the address: the listener and the port."""
         accepted: asyncio.Queue[Stream] = asyncio.Queue()
 
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def accept(reader: smcfast.SmcStreamReader, writer: smcfast.SmcStreamWriter) -> None:
             accepted.put_nowait((reader, writer))
 
         server = await smcfast.start_smc_server(accept, host, 0, limit=_LIMIT, config=self._config, backlog=_BACKLOG)
@@ -136,7 +136,7 @@ class Streams:
     async def serve_echo(self, listener: int, count: int) -> int:
         """Accept so many connections and echo each; the bytes of all, when the last has ended."""
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        async def serve(reader: smcfast.SmcStreamReader, writer: smcfast.SmcStreamWriter) -> int:
             total = 0
             while data := await reader.read(CHUNK):
                 writer.write(data)
