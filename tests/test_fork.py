@@ -82,6 +82,7 @@ def touches_of_transport(transport: Any) -> Touches:
         "get_write_buffer_size": transport.get_write_buffer_size,
         "get_write_buffer_limits": transport.get_write_buffer_limits,
         "set_write_buffer_limits": transport.set_write_buffer_limits,
+        "drained": lambda: transport.drained().send(None),
         "peer_lost": transport.peer_lost,
         "close": transport.close,
         "abort": transport.abort,
