@@ -104,8 +104,8 @@ async def test_buffers_outlive_the_peer_and_the_connection(make_peer: MakePeer, 
         await peer.do("send", pair.sock, THEIRS, 1000)
         view, room = await pair.reader.view(at_least=1000), await pair.writer.reserve(1000)
         seen, place = memoryview(view), memoryview(room)
-        await peer.do("abort", pair.sock)
-        await eventually(lambda: pair.reader._endpoint.broken)  # type: ignore[attr-defined]
+        peer.kill()
+        await eventually(lambda: pair.reader._endpoint.write_fault() is not None)  # type: ignore[attr-defined]
     Pattern(THEIRS).check(0, seen)
     place[:] = bytes(len(place))
     seen.release()
