@@ -32,7 +32,8 @@ impl<'a> Source<'a> {
     /// `len` bytes from `start` on.
     ///
     /// # Safety
-    /// They stay mapped and readable for `'a`. Others may write them meanwhile.
+    /// They stay mapped and readable for `'a`. Others may write them meanwhile. They are copied into no region of which they are
+    /// a part.
     pub unsafe fn from_raw(start: *const u8, len: usize) -> Self {
         Self {
             start,

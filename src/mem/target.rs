@@ -28,7 +28,7 @@ impl Target<'_> {
     ///
     /// # Safety
     /// They stay mapped and writable for the lifetime, and nothing else reads or writes them meanwhile, except in a
-    /// buffer that its owner shares between threads on his own account.
+    /// buffer that its owner shares between threads on his own account. They are filled from no region of which they are a part.
     pub unsafe fn from_raw(start: *mut u8, len: usize) -> Self {
         Self {
             start,

@@ -73,7 +73,8 @@ pub(super) fn with_bytes<R>(
     }
     let export = Export::new(object, ffi::PyBUF_SIMPLE)?;
     // SAFETY: the export keeps `len` bytes from `buf` mapped and readable until it is dropped, behind the call of `f`. Other
-    // threads may write them (a bytearray, an array): `Source` allows for that.
+    // threads may write them (a bytearray, an array): `Source` allows for that. They may be a reservation's, of the ring that
+    // they are to be written into: but a reservation that has buffers is open, and then nothing is written, or its end is closed.
     f(unsafe { Source::from_raw(export.0.buf.cast(), export.len()) })
 }
 
@@ -90,7 +91,8 @@ pub(super) fn with_target<R>(
         return Err(PyBufferError::new_err("a writable buffer is required"));
     }
     // SAFETY: the export keeps `len` bytes from `buf` mapped and writable until it is dropped, behind the call of `f`; what
-    // other threads do with a buffer that they share is the owner's account, as `Target` says.
+    // other threads do with a buffer that they share is the owner's account, as `Target` says. The ring that is read exports
+    // read-only buffers alone, so the target is no part of it.
     f(unsafe { Target::from_raw(export.0.buf.cast(), export.len()) })
 }
 
