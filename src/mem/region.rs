@@ -71,7 +71,7 @@ impl Region {
     /// Lends `len` bytes from `offset` on.
     ///
     /// # Errors
-    /// As [`Memory::lend`].
+    /// ENOMEM.
     ///
     /// # Panics
     /// The range does not lie in the region, or the memory was inherited by a fork.
