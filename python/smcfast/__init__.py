@@ -1,6 +1,7 @@
 """asyncio streams that take the fastest path both ends share, and say which one and why."""
 
 from smcfast import _native
+from smcfast.blocking import SmcSocket, create_connection, create_server
 from smcfast.config import SmcConfig
 from smcfast.connect import create_smc_connection, open_smc_connection
 from smcfast.counts import Stats, stats
@@ -37,12 +38,16 @@ __all__ = [
     "SmcHandshakeError",
     "SmcInfo",
     "SmcLinkError",
+    "SmcListener",
     "SmcServer",
+    "SmcSocket",
     "SmcStreamReader",
     "SmcStreamWriter",
     "Stats",
     "View",
     "__version__",
+    "create_connection",
+    "create_server",
     "create_smc_connection",
     "create_smc_server",
     "open_smc_connection",

@@ -6,8 +6,9 @@ import asyncio
 import atexit
 import threading
 import weakref
+from contextvars import ContextVar
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from smcfast import _core
 from smcfast.tls import teach_start_tls
@@ -19,6 +20,21 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "_smcfast_engine"
 _engines: weakref.WeakSet[LoopEngine] = weakref.WeakSet()
+
+
+class SetupEngine(Protocol):
+    """What a set-up needs of whoever runs it: an event loop, or a thread that waits by itself."""
+
+    @property
+    def core(self) -> _core.Engine:
+        """The native engine."""
+
+    async def ready(self, readable: Sequence[int], writable: Sequence[int], until: float, spin: float = 0.0) -> bool:
+        """As `LoopEngine.ready`."""
+
+
+by_hand: ContextVar[SetupEngine] = ContextVar("by_hand")
+"""The engine of a set-up that runs without a loop, in its own context; see `smcfast.steps`."""
 
 
 class LoopEngine:
@@ -115,6 +131,11 @@ def _close_links() -> None:
 def _time_is_up(waiter: asyncio.Future[bool | None]) -> None:
     if not waiter.done():
         waiter.set_result(False)
+
+
+def current() -> SetupEngine:
+    """Return the engine of the set-up that runs here."""
+    return by_hand.get(None) or engine()
 
 
 def engine(loop: asyncio.AbstractEventLoop | None = None) -> LoopEngine:

@@ -183,7 +183,7 @@ class _Opening:
             found = await negotiate.as_client(self._clock, sock, invitation, self._config, self._host)
         except SmcHandshakeError as error:
             if local is not None:
-                _forget(sock)
+                forget(sock)
             sock.close()
             return await self._again(sockaddr, infos, local, error.fallback)
         except BaseException:
@@ -303,7 +303,7 @@ class _Opening:
             fallback.settle(self._config, "client", log.name(sockaddr), why)
 
 
-def _forget(sock: socket.socket) -> None:
+def forget(sock: socket.socket) -> None:
     """Let the close of `sock` be a reset: its port, which the user has chosen, is free again at once."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 0))

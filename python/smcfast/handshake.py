@@ -15,7 +15,7 @@ from smcfast.errors import Fallback, SmcHandshakeError
 from smcfast.reasons import DECLINED_MEMORY, DECLINED_NO_DEVICE, diagnosis, explained, reason, trouble
 
 if _native.AVAILABLE:
-    from smcfast._loop import engine as loop_engine
+    from smcfast._loop import current
 
 if TYPE_CHECKING:
     import socket
@@ -50,7 +50,7 @@ async def _ready(wait: tuple[list[int], list[int], float], spin: float = 0.0) ->
     :raises SmcHandshakeError: the kernel watches no more descriptors.
     """
     try:
-        await loop_engine().ready(*wait, spin)
+        await current().ready(*wait, spin)
     except OSError as error:
         raise SmcHandshakeError(
             explained("handshake_failed", f"nothing can be waited for: {error.strerror}")

@@ -67,8 +67,11 @@ class HeldSocket(socket.socket):
 def smc_info(transport: Any) -> SmcInfo | None:
     """Tell which path the connection of `transport` takes, and why if it is "tcp": any transport or writer that smcfast has made.
 
-    None when smcfast has not made it, and when its connection is lost.
+    A blocking socket of smcfast tells it too. None when smcfast has not made it, and when its connection is lost.
     """
+    own: SmcInfo | None = getattr(transport, "smc_info", None)
+    if own is not None:
+        return own
     info: SmcInfo | None = transport.get_extra_info("smc")
     sock = transport.get_extra_info("socket") if info is None else None
     if sock is None:

@@ -14,7 +14,7 @@ from smcfast.ways import MEMORY, Ways
 
 if _native.AVAILABLE:
     from smcfast import _core
-    from smcfast._loop import engine
+    from smcfast._loop import current
 
 if TYPE_CHECKING:
     import socket
@@ -197,7 +197,7 @@ async def _proposing(clock: Clock, tcp: socket.socket, config: SmcConfig, mine: 
     door = None
     try:
         try:
-            door = assume.Door(engine().core.id, tcp, config) if mine.memory else None
+            door = assume.Door(current().core.id, tcp, config) if mine.memory else None
             setup = client_setup(clock, tcp, config, mine)
         except OSError as error:
             mine = ways.without_memory(mine, trouble(error))
@@ -316,7 +316,7 @@ def client_setup(clock: Clock, tcp: socket.socket, config: SmcConfig, mine: Ways
     now = monotonic()
     left = clock.left(now, CLIENT_SHARE)
     return _core.ClientSetup(
-        engine().core, tcp.fileno(), config.rmb_size, now, left, config.preallocate, mine.memory, mine.rdma
+        current().core, tcp.fileno(), config.rmb_size, now, left, config.preallocate, mine.memory, mine.rdma
     )
 
 
@@ -325,8 +325,13 @@ def server_setup(clock: Clock, tcp: socket.socket, config: SmcConfig, mine: Ways
     now = monotonic()
     left = clock.left(now)
     return _core.ServerSetup(
-        engine().core, tcp.fileno(), config.rmb_size, now, left, config.preallocate, mine.memory, mine.rdma
+        current().core, tcp.fileno(), config.rmb_size, now, left, config.preallocate, mine.memory, mine.rdma
     )
+
+
+def timed(clock: Clock, info: SmcInfo) -> SmcInfo:
+    """`info` of a connection that is ready now."""
+    return replace(info, setup_us=clock.elapsed_us())
 
 
 def describe(clock: Clock, endpoint: Endpoint) -> SmcInfo:

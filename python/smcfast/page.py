@@ -60,15 +60,18 @@ def page() -> Status | None:
     return _own.page
 
 
-def show_ring(loop: asyncio.AbstractEventLoop, endpoint: Endpoint, sockname: Any, peername: Any) -> None:
-    """Give `endpoint` a row; it is free again when the endpoint is."""
+def show_ring(loop: asyncio.AbstractEventLoop | None, endpoint: Endpoint, sockname: Any, peername: Any) -> None:
+    """Give `endpoint` a row; it is free again when the endpoint is.
+
+    :param loop: which answers tools; without any they look for the page in /proc.
+    """
     status = _served(loop)
     if status is not None:
         endpoint.show(status, _address(sockname), _address(peername))
 
 
 def show_socket(
-    loop: asyncio.AbstractEventLoop, sock: socket.socket, path: str, role: str, code: int
+    loop: asyncio.AbstractEventLoop | None, sock: socket.socket, path: str, role: str, code: int
 ) -> StatusRow | None:
     """Give the connection over `sock` of `role` "client" or "server" a row; `code` is the reason if its path is "tcp"."""
     status = _served(loop)
@@ -77,7 +80,7 @@ def show_socket(
     return status.show_socket(path, role, _end(sock.getsockname), _end(sock.getpeername), code)
 
 
-def show_listener(loop: asyncio.AbstractEventLoop, sock: socket.socket, path: str) -> StatusRow | None:
+def show_listener(loop: asyncio.AbstractEventLoop | None, sock: socket.socket, path: str) -> StatusRow | None:
     """Give the listener `sock` a row; `path` is the best that it offers."""
     status = _served(loop)
     return None if status is None else status.show_listener(path, _address(sock.getsockname()))
@@ -99,9 +102,14 @@ def _address(sockaddr: Any) -> tuple[bytes, int, int] | None:
     return known.host, known.port, known.scope
 
 
-def _served(loop: asyncio.AbstractEventLoop) -> Status | None:
+def _served(loop: asyncio.AbstractEventLoop | None) -> Status | None:
     """The page, which `loop` hands out from now on if it can."""
     status = page()
+    if loop is None:
+        if status is not None and status.is_shared:
+            with contextlib.suppress(OSError):
+                _name(status)
+        return status
     if status is None or not status.is_shared or getattr(loop, _ATTRIBUTE, None) is status:
         return status
     with contextlib.suppress(OSError):

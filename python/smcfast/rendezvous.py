@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from smcfast import _native
 
 if _native.AVAILABLE:
-    from smcfast._loop import engine
+    from smcfast._loop import current
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -179,4 +179,4 @@ async def readable(socks: Sequence[socket.socket], deadline: float, spin: float 
 
     :param spin: seconds to look before sleeping.
     """
-    return await engine().ready([sock.fileno() for sock in socks], (), deadline, spin)
+    return await current().ready([sock.fileno() for sock in socks], (), deadline, spin)

@@ -13,7 +13,7 @@ from smcfast.reasons import explained, reason, trouble
 
 if _native.AVAILABLE:
     from smcfast import _core
-    from smcfast._loop import engine
+    from smcfast._loop import current
 
 if TYPE_CHECKING:
     from smcfast._core import RdmaOffer
@@ -96,7 +96,7 @@ def _opened(found: Choice, config: SmcConfig) -> RdmaOffer:
     :raises OSError: it cannot.
     """
     return _core.RdmaOffer(
-        engine().core,
+        current().core,
         device=found.device,
         port=found.port,
         mac=found.mac,

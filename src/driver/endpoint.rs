@@ -3,6 +3,7 @@
 //! Methods are getters; `refresh` and `lost` for what comes in; commands; and arming. A command publishes what it changed
 //! before it returns. Nothing here waits.
 
+mod direct;
 mod lending;
 mod medium;
 mod showing;
@@ -626,6 +627,6 @@ impl Drop for Endpoint {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 #[cfg(test)]
 mod two_threads;

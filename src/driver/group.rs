@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::fabric::shm::{Bell, Waker};
+use crate::fabric::shm::{Bell, Waker, ring};
 use crate::mem::fork;
 use crate::mem::header::Side;
 use crate::wire::EngineId;
@@ -95,6 +95,34 @@ impl LinkGroup {
     /// EMFILE.
     pub(super) fn own_bell(&self) -> std::io::Result<OwnedFd> {
         self.own_bell.try_clone()
+    }
+
+    /// Has `waker` woken as well, with `number`: by each ring of the own bell, and by the death of the peer. A set hears of each
+    /// ring by itself, whoever else does.
+    ///
+    /// # Errors
+    /// ENOSPC or ENOMEM; then nothing was added.
+    pub fn add_to(&self, waker: &Waker, number: u32) -> std::io::Result<()> {
+        waker.add_bell(&self.own_bell, number)?;
+        let Some(witness) = &self.witness else {
+            return Ok(());
+        };
+        waker.add_death(witness, number).inspect_err(|_| {
+            waker.remove(&self.own_bell);
+        })
+    }
+
+    /// Takes out what [`Self::add_to`] has added.
+    pub fn remove_from(&self, waker: &Waker) {
+        waker.remove(&self.own_bell);
+        if let Some(witness) = &self.witness {
+            waker.remove(witness);
+        }
+    }
+
+    /// Wakes who sleeps at the own bell: other threads of this process.
+    pub fn ring_here(&self) {
+        ring(&self.own_bell);
     }
 
     /// Whether it has a connection.

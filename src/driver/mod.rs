@@ -7,6 +7,7 @@
 //! * [`setup`]: how two ends become a connection.
 //! * [`talk`]: a set-up with its sockets.
 //! * [`endpoint`]: one end of an established connection.
+//! * [`lamp`]: a descriptor that shows an endpoint to selectors.
 //! * [`clock`]: what time it is.
 //! * [`status`]: what this process shows of its connections to tools.
 //!
@@ -17,6 +18,7 @@ pub mod clock;
 pub mod endpoint;
 pub mod engine;
 pub mod group;
+pub mod lamp;
 mod quota;
 pub mod rdma;
 pub mod setup;

@@ -30,7 +30,7 @@ use loans::Loans;
 use waiting::Waiters;
 
 /// Copies of so many bytes and more are made without the interpreter's lock.
-const DETACH_MIN: usize = 64 << 10;
+pub(super) const DETACH_MIN: usize = 64 << 10;
 
 /// One established end, on shared memory or on a lane of an RDMA link. Made by `ClientSetup.finish` and `ServerSetup.finish`.
 ///
@@ -529,6 +529,16 @@ impl Endpoint {
             return Err(inherited());
         }
         Ok(self.lock(py))
+    }
+
+    /// Whether this process made the connection.
+    pub(super) fn is_ours(&self) -> bool {
+        fork::is_current(self.generation)
+    }
+
+    /// The lock for one who does without the interpreter, and has asked for it by [`Self::ours`] before.
+    pub(super) fn lock_detached(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[inline]

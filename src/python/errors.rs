@@ -2,7 +2,9 @@
 
 use std::io;
 
-use pyo3::exceptions::{PyConnectionResetError, PyMemoryError, PyOSError, PyRuntimeError};
+use pyo3::exceptions::{
+    PyBrokenPipeError, PyConnectionResetError, PyMemoryError, PyOSError, PyRuntimeError,
+};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -10,6 +12,7 @@ use pyo3::types::PyType;
 use super::gate::calling;
 use crate::driver::endpoint::Fault;
 
+const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
 
 /// The exception that tells of `fault`.
@@ -49,6 +52,15 @@ pub(super) fn inherited() -> PyErr {
     PyRuntimeError::new_err(
         "this connection belongs to the process that forked; a child must open its own",
     )
+}
+
+/// The same for one who waits in a blocking call: who writes to a peer that has closed in good order has a broken pipe.
+#[cold]
+pub(super) fn from_fault_of_socket(py: Python<'_>, fault: Fault) -> PyErr {
+    match fault {
+        Fault::Closed | Fault::ClosedHere => PyBrokenPipeError::new_err((EPIPE, "Broken pipe")),
+        _ => from_fault(py, fault),
+    }
 }
 
 fn misbehaved_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {

@@ -28,20 +28,29 @@ struct Outing;
 impl Outing {
     /// SYNC POINT with `close`: either it sees this thread out, or this thread sees the gate closed.
     fn begin(py: Python<'_>) -> Self {
-        OUT.fetch_add(1, Ordering::SeqCst);
-        let outing = Self;
-        if CLOSED_BY
-            .get()
-            .is_some_and(|closer| *closer != std::thread::current().id())
-        {
+        let outing = Self::enter();
+        if Self::is_late() {
             drop(outing);
-            py.detach(|| {
-                loop {
-                    sleep(Duration::MAX);
-                }
-            });
+            py.detach(|| stay());
         }
         outing
+    }
+
+    fn enter() -> Self {
+        OUT.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+
+    /// Whether another thread has closed the gate.
+    fn is_late() -> bool {
+        let here = std::thread::current().id();
+        CLOSED_BY.get().is_some_and(|closer| *closer != here)
+    }
+}
+
+fn stay() -> ! {
+    loop {
+        sleep(Duration::MAX);
     }
 }
 
@@ -56,6 +65,21 @@ impl Drop for Outing {
 pub(super) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> R {
     let _outing = Outing::begin(py);
     py.detach(work)
+}
+
+/// Runs `sleep` without the interpreter's lock, for as long as it takes: the end of the interpreter does not wait for it. Who
+/// comes back too late stays there.
+pub(super) fn asleep<R: Send>(py: Python<'_>, sleep: impl FnOnce() -> R + Send) -> R {
+    let (result, _outing) = py.detach(|| {
+        let result = sleep();
+        let outing = Outing::enter();
+        if Outing::is_late() {
+            drop(outing);
+            stay();
+        }
+        (result, outing)
+    });
+    result
 }
 
 /// Runs `call`, which may run Python code: that of the event loop, or the application's.

@@ -2,6 +2,7 @@
 
 mod awaitable;
 mod buffer;
+mod channel;
 mod drain;
 mod endpoint;
 mod engine;
@@ -10,6 +11,7 @@ mod exports;
 mod fds;
 mod gate;
 mod interpreter;
+mod lamps;
 mod names;
 mod offer;
 mod option;
@@ -33,6 +35,8 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
+    use super::channel::Channel;
+    #[pymodule_export]
     use super::drain::Drain;
     #[pymodule_export]
     use super::endpoint::Endpoint;
@@ -40,6 +44,8 @@ mod _core {
     use super::engine::{Engine, is_ready};
     #[pymodule_export]
     use super::gate::close;
+    #[pymodule_export]
+    use super::lamps::Lamps;
     #[pymodule_export]
     use super::offer::RdmaOffer;
     #[pymodule_export]

@@ -253,7 +253,24 @@ impl Endpoint {
             return false;
         }
         let wanted = (self.waiting() as u64).min(self.room_need_max().into());
-        let need = wanted.max(self.wanted.least.into());
+        let sleeps = self.sleep_for_room(wanted.max(self.wanted.least.into()));
+        if !sleeps {
+            self.flush();
+        }
+        sleeps
+    }
+
+    /// Asks to be woken once `wanted` bytes (not 0), or as many as half the ring that is written, fit; for one who has no backlog
+    /// and waits by himself. False: some fit now, or nothing more can be written.
+    pub fn arm_room(&mut self, wanted: usize) -> bool {
+        self.refresh();
+        if self.free() > 0 || self.is_ending() || self.write_fault().is_some() {
+            return false;
+        }
+        self.sleep_for_room((wanted as u64).min(self.room_need_max().into()))
+    }
+
+    fn sleep_for_room(&mut self, need: u64) -> bool {
         match &self.medium {
             Medium::Shared(_) => {
                 self.connection.set_write_blocked(true);
@@ -271,8 +288,6 @@ impl Endpoint {
         if sleeps {
             self.counters.stalls_write += 1;
             self.show_all();
-        } else {
-            self.flush();
         }
         sleeps
     }
@@ -287,14 +302,14 @@ impl Endpoint {
         )
     }
 
-    /// The writer waits no more.
-    pub fn disarm_write(&self) {
-        signal::disarm(&self.header.mine().writer_armed);
-    }
-
     /// The reader waits no more.
     pub fn disarm_read(&self) {
         signal::disarm(&self.header.mine().reader_armed);
+    }
+
+    /// The writer waits no more.
+    pub fn disarm_write(&self) {
+        signal::disarm(&self.header.mine().writer_armed);
     }
 
     /// A wait of this end was ended by the doorbell.

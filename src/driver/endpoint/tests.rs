@@ -3,7 +3,7 @@
 mod groups;
 mod lanes;
 mod lending;
-pub(super) mod pairs;
+pub(in crate::driver) mod pairs;
 mod twins;
 
 use super::*;

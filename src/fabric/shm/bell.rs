@@ -61,17 +61,23 @@ impl Bell {
     /// Wakes the peer if it sleeps. Never blocks.
     #[inline]
     pub fn ring(&self) {
-        if ticks::set(&self.0, 1).is_err() {
-            self.ring_slowly();
-        }
+        ring(&self.0);
     }
+}
 
-    /// Sets the timer to a moment that is past: on kernels that cannot set ticks, and tens of times slower.
-    #[cold]
-    fn ring_slowly(&self) {
-        // What fails even so is a bell that its owner has made useless (without access, or cancelled): it harms itself.
-        let _ = timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &PAST);
+/// Wakes whoever sleeps at a doorbell: another process at its end, or other threads of this one at the own.
+#[inline]
+pub fn ring(bell: impl AsFd) {
+    if ticks::set(&bell, 1).is_err() {
+        ring_slowly(bell);
     }
+}
+
+/// Sets the timer to a moment that is past: on kernels that cannot set ticks, and tens of times slower.
+#[cold]
+fn ring_slowly(bell: impl AsFd) {
+    // What fails even so is a bell that its owner has made useless (without access, or cancelled): it harms itself.
+    let _ = timerfd_settime(bell, TimerfdTimerFlags::ABSTIME, &PAST);
 }
 
 impl AsFd for Bell {
@@ -113,7 +119,7 @@ mod tests {
         assert!(!readable(&fd), "it has not been rung");
         bell.ring();
         assert!(readable(&fd));
-        bell.ring_slowly();
+        ring_slowly(&bell);
         assert!(readable(&fd));
     }
 
@@ -141,7 +147,7 @@ mod tests {
             let bell = Bell::check(fd).expect("a timer");
             for _ in 0..3 {
                 bell.ring();
-                bell.ring_slowly();
+                ring_slowly(&bell);
             }
         }
     }

@@ -6,7 +6,7 @@ pub mod meeting;
 pub mod signal;
 pub mod waker;
 
-pub use bell::Bell;
+pub use bell::{Bell, ring};
 pub use dmb::Dmb;
 pub use meeting::{Meeting, Packet};
 pub use waker::{Interest, Wake, Waker};
