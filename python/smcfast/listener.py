@@ -27,6 +27,7 @@ from smcfast.places import Places
 from smcfast.plainsocket import PlainSocket
 from smcfast.ringsocket import RingSocket
 from smcfast.spare import Spare
+from smcfast.timeouts import checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -377,11 +378,7 @@ class SmcListener:
 
     def settimeout(self, value: float | None, /) -> None:
         """Let `accept` wait for `value` seconds, for ever (None), or not at all (0)."""
-        if value is not None:
-            value = float(value)
-            if not value >= 0:
-                raise ValueError("Timeout value out of range")
-        self._timeout = value
+        self._timeout = checked(value)
 
     def setblocking(self, flag: bool, /) -> None:
         """As ``settimeout(None)`` or ``settimeout(0.0)``."""

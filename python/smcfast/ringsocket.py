@@ -11,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from smcfast import _native, counts, log, page
+from smcfast.timeouts import checked
 
 if _native.AVAILABLE:
     from smcfast import _core
@@ -181,11 +182,7 @@ class RingSocket:
 
     def settimeout(self, value: float | None, /) -> None:
         """Let calls wait for `value` seconds, for ever (None), or not at all (0)."""
-        if value is not None:
-            value = float(value)
-            if not value >= 0:
-                raise ValueError("Timeout value out of range")
-        self._timeout = value
+        self._timeout = checked(value)
 
     def setblocking(self, flag: bool, /) -> None:
         """As ``settimeout(None)`` or ``settimeout(0.0)``."""
