@@ -15,7 +15,19 @@ import smcfast
 from smcfast import SmcConfig
 from smcfast.ringsocket import RingSocket
 from support.addresses import port_of
-from support.sockets import PATHS, RING, Beside, assert_path, calling, config_of, connected, received, serving, sleeps
+from support.sockets import (
+    PATHS,
+    RING,
+    Beside,
+    assert_path,
+    calling,
+    config_of,
+    connected,
+    received,
+    send_for_ever,
+    serving,
+    sleeps,
+)
 from support.streams import pattern
 
 if TYPE_CHECKING:
@@ -189,8 +201,7 @@ def test_who_writes_to_a_peer_that_has_closed_hears_of_it(path: str) -> None:
         client.close()
         assert server.recv(1) == b""
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
-            for _ in range(1000):
-                server.sendall(bytes(1000))
+            send_for_ever(server, 1000)
 
 
 def test_a_close_with_bytes_unread_is_a_reset(path: str) -> None:
@@ -315,9 +326,7 @@ def test_the_arguments_are_those_of_the_standard_library(host: str) -> None:
 
 async def test_an_asyncio_client_meets_a_blocking_server(host: str) -> None:
     with serving(host) as listener:
-        reader, writer = await smcfast.open_smc_connection(
-            host, listener.getsockname()[1], config=config_of("smc-d")
-        )
+        reader, writer = await smcfast.open_smc_connection(host, listener.getsockname()[1], config=config_of("smc-d"))
         server, _ = listener.accept()
         with server:
             assert writer.get_extra_info("smc").path == "smc-d"

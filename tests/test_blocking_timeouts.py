@@ -9,7 +9,18 @@ import pytest
 
 import smcfast
 from smcfast import SmcConfig
-from support.sockets import PATHS, RING, Beside, calling, connected, received, serving, sleeps
+from support.sockets import (
+    PATHS,
+    RING,
+    Beside,
+    calling,
+    connected,
+    received,
+    send_for_ever,
+    sent_without_waiting,
+    serving,
+    sleeps,
+)
 
 SHORT = 0.01
 
@@ -30,8 +41,7 @@ def test_each_call_raises_when_its_time_is_over(path: str, spin_us: int) -> None
         with pytest.raises(TimeoutError, match="timed out"):
             client.sendall(bytes(20_000_000))
         with pytest.raises(TimeoutError, match="timed out"):
-            while True:
-                client.send(bytes(100_000))
+            send_for_ever(client)
 
 
 def test_what_is_there_is_had_whatever_the_timeout(path: str) -> None:
@@ -64,10 +74,7 @@ def test_without_waiting_there_is_an_error_or_a_result(path: str) -> None:
             with pytest.raises(BlockingIOError) as caught:
                 call()
             assert caught.value.errno == errno.EAGAIN
-        sent = 0
-        with pytest.raises(BlockingIOError):
-            while True:
-                sent += client.send(bytes(50_000))
+        sent = sent_without_waiting(client)
         assert received(server, sent) == bytes(sent)
         server.setblocking(True)
         assert (server.gettimeout(), server.getblocking()) == (None, True)

@@ -95,6 +95,8 @@ class _Reception:
         os.eventfd_write(self._nudge, 1)
         if self._thread is not threading.current_thread() and not sys.is_finalizing():
             self._thread.join()
+        # Who waits in `accept` finds that it is closed.
+        os.eventfd_write(self.ready, 1)
 
     def forget(self) -> None:
         """In a forked child: the thread is not here, and the connections are the parent's."""
@@ -253,7 +255,8 @@ class SmcListener:
         self._sock = sock
         self._pid = os.getpid()
         self._timeout = socket.getdefaulttimeout()
-        self._closing = threading.Lock()
+        self._lock = threading.Lock()
+        self._waiting = 0
         self._is_closed = True
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(sock.close)
@@ -296,22 +299,34 @@ class SmcListener:
         :raises TimeoutError: none came within the timeout.
         :raises BlockingIOError: none is ready, and the timeout is 0.
         """
-        self._check()
+        with self._lock:
+            self._check()
+            self._waiting += 1
+        try:
+            found = self._accepted()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                is_last = self._is_closed and not self._waiting
+            if is_last:
+                self._reception.close()
+        found[0].settimeout(socket.getdefaulttimeout())
+        return found
+
+    def _accepted(self) -> tuple[SmcSocket, Any]:
         until = None if self._timeout is None else monotonic() + self._timeout
         poll = select.poll()
         poll.register(self._reception.ready, select.POLLIN)
         while True:
             found = self._reception.take()
             if found is not None:
-                break
+                return found
             if until is not None and monotonic() >= until:
                 if self._timeout:
                     raise TimeoutError("timed out")
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             poll.poll(None if until is None else steps.milliseconds(until))
             self._check()
-        found[0].settimeout(socket.getdefaulttimeout())
-        return found
 
     def fileno(self) -> int:
         """A descriptor for selectors that is readable while a connection is ready; -1 once the listener is closed.
@@ -325,10 +340,11 @@ class SmcListener:
 
     def close(self) -> None:
         """Accept nobody any more, and close what nobody has accepted. No second call does any harm."""
-        with self._closing:
+        with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
+            is_last = not self._waiting
         for each in self._announced:
             each.close()
         if os.getpid() != self._pid:
@@ -337,7 +353,8 @@ class SmcListener:
             if self._row is not None:
                 self._row.close()
             self._reception.stop()
-            self._reception.close()
+            if is_last:
+                self._reception.close()
         self._sock.close()
 
     @property

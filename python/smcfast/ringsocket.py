@@ -8,7 +8,8 @@ import socket
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from smcfast import _native, counts, log, page
 from smcfast.timeouts import checked
@@ -53,6 +54,15 @@ def _shared_lamps() -> _core.Lamps:
         return _lamps
 
 
+class _ClosedChannel:
+    """Stands where a socket is closed."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    recv = recv_into = send = sendall = shutdown_read = shutdown_write = _refuse
+
+
 class RingSocket:
     """A connected stream socket whose bytes go through rings, with the methods of `socket.socket`.
 
@@ -67,7 +77,7 @@ class RingSocket:
         self._closed = True
         try:
             tcp.setblocking(False)
-            self._channel = _core.Channel(endpoint, tcp.fileno())
+            self._channel: _core.Channel | _ClosedChannel = _core.Channel(endpoint, tcp.fileno())
             self._names = tcp.getsockname(), _peername(tcp)
         except BaseException:
             tcp.close()
@@ -165,9 +175,8 @@ class RingSocket:
 
         :raises OSError: no descriptor or no thread is left.
         """
-        if self._closed and self._tcp.fileno() < 0:
-            return -1
-        return self._channel.fileno(_shared_lamps())
+        channel = self._channel
+        return -1 if isinstance(channel, _ClosedChannel) else channel.fileno(_shared_lamps())
 
     # Timeouts.
 
@@ -250,9 +259,15 @@ class RingSocket:
         self._closed = True
         if self._io_refs > 0 or self._tcp.fileno() < 0:
             return
+        # Who is in a call still has the channel; memory and descriptors go with it.
+        channel, self._channel = self._channel, _ClosedChannel()
         try:
-            if os.getpid() == self._pid:
-                self._channel.close()
+            if os.getpid() == self._pid and not isinstance(channel, _ClosedChannel):
+                channel.close()
+                counters = dict(self.smc_info.counters)
+                self.smc_info = replace(self.smc_info, read_counters=counters.copy)
+            else:
+                self.smc_info = replace(self.smc_info, read_counters=None)
         finally:
             self._tcp.close()
 

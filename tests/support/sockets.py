@@ -52,9 +52,7 @@ def assert_path(sock: SmcSocket, path: str) -> None:
 
 
 @contextlib.contextmanager
-def connected(
-    host: str = "127.0.0.1", path: str = "smc-d", **options: Any
-) -> Iterator[tuple[SmcSocket, SmcSocket]]:
+def connected(host: str = "127.0.0.1", path: str = "smc-d", **options: Any) -> Iterator[tuple[SmcSocket, SmcSocket]]:
     """A client and its server, which wait no longer than a test may hang."""
     with serving(host, path, **options) as listener:
         client = calling(listener, host, path, **options)
@@ -113,3 +111,19 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it does not come"
         time.sleep(0.001)
+
+
+def send_for_ever(sock: SmcSocket, size: int = 100_000) -> None:
+    """Until it raises."""
+    while True:
+        sock.send(bytes(size))
+
+
+def sent_without_waiting(sock: SmcSocket) -> int:
+    """Send until there is no room: so many bytes."""
+    sent = 0
+    while True:
+        try:
+            sent += sock.send(bytes(50_000))
+        except BlockingIOError:
+            return sent
