@@ -17,6 +17,7 @@ from smcfast.errors import (
 from smcfast.held import smc_info
 from smcfast.info import SmcInfo
 from smcfast.kernel import AF_SMC, IPPROTO_SMC, SMCPROTO_SMC, SMCPROTO_SMC6
+from smcfast.listener import SmcListener
 from smcfast.loans import Reservation, View
 from smcfast.server import SmcServer, create_smc_server, start_smc_server
 from smcfast.streams import SmcStreamReader, SmcStreamWriter
