@@ -19,6 +19,8 @@ EXPECTED = {
     "anyio_streams": ["b'HELLO'", "path: smc-d"],
     "in_place": ["True", "path: smc-d"],
     "protocols": ["b'HELLO'", "path: smc-d"],
+    "requests_by_http": ["b'HELLO'", "path: smc-d"],
+    "sockets": ["b'HELLO\\n'", "path: smc-d"],
     "streams": ["b'HELLO\\n'", "path: smc-d"],
     "tls": ["b'HELLO\\n'", "smc-d TLSv1.3"],
 }
