@@ -149,7 +149,7 @@ def test_a_missed_gate_is_the_exit_status(
 @pytest.mark.parametrize("kind", ["asyncio", "uvloop", "blocking"])
 def test_a_pair_measures(kind: str) -> None:
     """Each work once, as short as it can be; that bytes arrived and by which path is checked within."""
-    overs = ["tcp", "unix"] + ([] if kind == "blocking" else list(CONFIGS))
+    overs = ["tcp", "unix", *(["smcfast"] if kind == "blocking" else CONFIGS)]
     cpus = machine.cpus()
     with pair(kind, overs, cpus or (None, None)) as both:
         for over in overs:

@@ -1,4 +1,4 @@
-"""Both ends of the measurements over blocking sockets, TCP and unix: no event loop, nothing but system calls."""
+"""Both ends of the measurements over blocking sockets, TCP, unix and smcfast's: no event loop."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import smcfast
+from suite.cases import SMC
 from suite.machine import percentile, pin
-from suite.streams import HOST, LEAST, LONG, READ
+from suite.streams import HOST, LEAST, LONG, READ, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +26,28 @@ def serve(parent: Channel, cpu: int | None, folder: str, names: list[str]) -> No
     pin(cpu)
     addresses: dict[str, Any] = {}
     for name in names:
-        listener = socket.socket(socket.AF_UNIX if name == "unix" else socket.AF_INET)
-        listener.bind(f"{folder}/blocking" if name == "unix" else (HOST, 0))
-        listener.listen()
+        listener = _listening(name, folder)
         addresses[name] = listener.getsockname() if name == "unix" else listener.getsockname()[1]
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
     parent.send(addresses)
     parent.receive(LONG)
+
+
+def _listening(name: str, folder: str) -> Any:
+    if name == SMC:
+        return smcfast.create_server((HOST, 0), config=config_of(name))
+    listener = socket.socket(socket.AF_UNIX if name == "unix" else socket.AF_INET)
+    listener.bind(f"{folder}/blocking" if name == "unix" else (HOST, 0))
+    listener.listen()
+    return listener
+
+
+def _connected(name: str, address: Any) -> Any:
+    if name == SMC:
+        return smcfast.create_connection((HOST, address), config=config_of(name))
+    connection = socket.socket(socket.AF_UNIX if name == "unix" else socket.AF_INET)
+    connection.connect(address if name == "unix" else (HOST, address))
+    return connection
 
 
 def accept(listener: socket.socket) -> None:
@@ -84,8 +101,7 @@ def drive(parent: Channel, cpu: int | None) -> None:
     while order := parent.receive(LONG):
         work = order.pop("work")
         over, address = order.pop("over"), order.pop("address")
-        with socket.socket(socket.AF_UNIX if over == "unix" else socket.AF_INET) as connection:
-            connection.connect(address if over == "unix" else (HOST, address))
+        with _connected(over, address) as connection:
             nodelay(connection)
             parent.send(works[work](connection, **order))
 

@@ -31,7 +31,7 @@ OURS = Transport(SMC, "uvloop")
 U = Transport("tcp", "uvloop")
 BLOCKING_UNIX = Transport("unix", "blocking")
 LOOPS = (*_on("uvloop", SMC, "tcp", "unix"), *_on("asyncio", SMC, "tcp", "unix"))
-EVERY = (*LOOPS, *_on("blocking", "tcp", "unix"), *_on("ucxx", "ucxx"), *_on("iceoryx2", "iceoryx2"))
+EVERY = (*LOOPS, *_on("blocking", SMC, "tcp", "unix"), *_on("ucxx", "ucxx"), *_on("iceoryx2", "iceoryx2"))
 QUIET = _on("uvloop", NO_SPIN)
 WIDE = _on("uvloop", BIG_RING)
 

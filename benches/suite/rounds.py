@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from suite import machine
+from suite.cases import SMC
 from suite.pair import ENDS, Pair, pair
 from suite.streams import CONFIGS
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 OVERS = {
     "uvloop": (*CONFIGS, "tcp", "unix"),
     "asyncio": (*CONFIGS, "tcp", "unix"),
-    "blocking": ("tcp", "unix"),
+    "blocking": (SMC, "tcp", "unix"),
 }
 """What the server of a kind listens by; one that is not here by its own name."""
 

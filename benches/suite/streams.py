@@ -64,7 +64,7 @@ async def serve(parent: Channel, cpu: int | None, folder: str, names: list[str])
                 server = await asyncio.start_server(begin, HOST, 0)
                 addresses[name] = server.sockets[0].getsockname()[1]
             else:
-                server = await smcfast.start_smc_server(begin, HOST, 0, config=_config(name))
+                server = await smcfast.start_smc_server(begin, HOST, 0, config=config_of(name))
                 addresses[name] = server.sockets[0].getsockname()[1]
             await stack.enter_async_context(server)
         parent.send(addresses)
@@ -74,7 +74,8 @@ async def serve(parent: Channel, cpu: int | None, folder: str, names: list[str])
             await asyncio.wait(handlers)
 
 
-def _config(name: str) -> smcfast.SmcConfig:
+def config_of(name: str) -> smcfast.SmcConfig:
+    """That of a transport by its name."""
     return smcfast.SmcConfig(fallback="forbid", **CONFIGS[name])
 
 
@@ -173,7 +174,7 @@ async def _connect(name: str, address: Any) -> Streams:
         return await asyncio.open_unix_connection(address)
     if name == "tcp":
         return await asyncio.open_connection(HOST, address)
-    reader, writer = await smcfast.open_smc_connection(HOST, address, config=_config(name))
+    reader, writer = await smcfast.open_smc_connection(HOST, address, config=config_of(name))
     assert writer.get_extra_info("smc").path == "smc-d"
     return reader, writer
 
