@@ -18,6 +18,7 @@ from support.sockets import (
     PATHS,
     Beside,
     assert_path,
+    calling,
     config_of,
     connected,
     received,
@@ -182,6 +183,27 @@ def test_nothing_is_left_of_many_connections() -> None:
                 send_for_ever(server)
     after = descriptors()
     assert len(after) == len(before)
+
+
+def test_a_socket_has_as_many_descriptors_as_the_page_of_limits_says() -> None:
+    with connected() as (client, _):
+        client.fileno()  # what the process opens once is there
+    with serving() as listener:
+        calling(listener).close()
+        listener.accept()[0].close()
+        before = len(descriptors())
+        client = calling(listener)
+        server, _ = listener.accept()
+        assert len(descriptors()) - before == 2 * 5
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            send_for_ever(client)
+        assert len(descriptors()) - before == 2 * 5 + 1
+        client.fileno()
+        assert len(descriptors()) - before == 2 * 5 + 3
+        client.close()
+        server.close()
+        assert len(descriptors()) == before
 
 
 def test_a_thread_in_accept_hears_of_a_close() -> None:

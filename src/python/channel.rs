@@ -299,9 +299,14 @@ impl Channel {
             rest = rest.split_at(n).1;
             if n == 0 {
                 self.wait(py, What::Room(rest.len()), patience, &mut waiting)?;
-            } else if !all {
+                continue;
+            }
+            if !all {
                 break;
-            } else if n == PIECE {
+            }
+            // The next wait is a new one, and looks first.
+            waiting = None;
+            if n == PIECE {
                 py.check_signals()?;
             }
         }
