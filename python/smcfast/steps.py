@@ -94,6 +94,8 @@ class Steps(Generic[_T]):
             wait: Wait = self._context.run(self._coroutine.send, ready)
         except StopIteration as end:
             self.result: _T = end.value
+            # The engine belongs to the connection from here on, and goes with it.
+            del self._context, self._coroutine
             return None
         return wait
 
