@@ -140,11 +140,13 @@ def test_a_stopped_peer_is_waited_for(spawn: Spawn, path: str) -> None:
 def test_bytes_beside_the_ring_are_a_fault_of_the_peer() -> None:
     with connected(spin_us=0) as (client, server):
         assert isinstance(client, RingSocket)
-        reader = Beside(server.recv, 1)
+        waiting = [Beside(server.recv, 1), Beside(server.sendall, bytes(100_000))]
         sleeps(server, "stalls_received")
+        sleeps(server, "stalls_sent")
         client._tcp.send(b"against the rules")
-        with pytest.raises(smcfast.PeerMisbehaved):
-            reader.result()
+        for one in waiting:
+            with pytest.raises(smcfast.PeerMisbehaved):
+                one.result()
         with pytest.raises(smcfast.PeerMisbehaved):
             server.sendall(b"x")
 

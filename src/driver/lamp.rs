@@ -49,6 +49,17 @@ struct Shown {
     writable: bool,
 }
 
+/// What the calls of an endpoint's user are about, besides the one that is over.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Users {
+    /// He reads no more: what comes counts as the end.
+    pub deaf: bool,
+    /// A thread waits for bytes, and settles the lamp when it is done.
+    pub reading: bool,
+    /// A thread waits for room, likewise.
+    pub writing: bool,
+}
+
 impl Lamp {
     fn new(end: &Endpoint, group: &Arc<LinkGroup>, number: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -73,16 +84,16 @@ impl Lamp {
         self.front.as_fd()
     }
 
-    /// Has it show what `end`, whose lamp it is, has now, and tell of what comes next. One who is `deaf` would read an end.
-    /// Returns what it shows: readable and writable.
-    pub fn settle(&self, end: &mut Endpoint, deaf: bool) -> (bool, bool) {
+    /// Has it show what `end`, whose lamp it is, has now, and tell of what comes next.
+    pub fn settle(&self, end: &mut Endpoint, users: Users) {
         // While it is locked, a ring for a word that is armed here waits to be shown.
         let mut shown = self.lock();
-        let readable = deaf || end.incoming(1) != Incoming::Empty || !end.arm_read(1);
-        let writable = end.is_writable() || !end.arm_room(usize::MAX);
+        // A word that a sleeper has armed is left to him: to arm it anew may take it back, when the peer is about to look.
+        let readable =
+            users.deaf || end.incoming(1) != Incoming::Empty || !(users.reading || end.arm_read(1));
+        let writable = end.is_writable() || !(users.writing || end.arm_room(usize::MAX));
         self.show_readable(&mut shown, readable);
         self.show_writable(&mut shown, writable);
-        (readable, writable)
     }
 
     /// The bell was rung: for whoever's word was taken back.
@@ -196,7 +207,7 @@ impl Lamps {
             self.put_out(&lamp, tcp);
             return Err(error);
         }
-        lamp.settle(end, false);
+        lamp.settle(end, Users::default());
         Ok(lamp)
     }
 
@@ -290,7 +301,7 @@ mod tests {
                 assert_eq!(pair.client.incoming(1), Incoming::Bytes(left + 1));
                 let mut one = [0];
                 pair.client.read(Target::from(&mut one[..]));
-                lamp.settle(&mut pair.client, false);
+                lamp.settle(&mut pair.client, Users::default());
             }
         }
     }
@@ -304,7 +315,7 @@ mod tests {
             .write_some(Source::from(&bytes[..]))
             .expect("room");
         assert_eq!(pair.client.write_some(Source::from(&bytes[..])), Ok(0));
-        lamp.settle(&mut pair.client, false);
+        lamp.settle(&mut pair.client, Users::default());
         assert!(!shows(&lamp, PollFlags::OUT) && !shows(&lamp, PollFlags::IN));
         assert_eq!(pair.server.incoming(1), Incoming::Bytes(taken as u32));
         let mut into = vec![0; taken];

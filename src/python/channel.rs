@@ -348,12 +348,12 @@ impl Channel {
         let lit = locked(py, &self.lamp);
         let Some(lit) = &*lit else { return };
         if let Ok(mut inner) = self.endpoint.get().ours(py) {
-            let is_deaf = self.is_deaf.load(Ordering::SeqCst);
-            let (readable, writable) = lit.lamp.settle(&mut inner.end, is_deaf);
-            // What was found here, the peer may not ring for any more.
-            if (readable && self.readers.is_anybody()) || (writable && self.writers.is_anybody()) {
-                self.wake(&inner);
-            }
+            let users = lamp::Users {
+                deaf: self.is_deaf.load(Ordering::SeqCst),
+                reading: self.readers.is_anybody(),
+                writing: self.writers.is_anybody(),
+            };
+            lit.lamp.settle(&mut inner.end, users);
         }
     }
 }

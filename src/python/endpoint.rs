@@ -531,12 +531,8 @@ impl Endpoint {
         Ok(self.lock(py))
     }
 
-    /// Whether this process made the connection.
-    pub(super) fn is_ours(&self) -> bool {
-        fork::is_current(self.generation)
-    }
-
-    /// The lock for one who does without the interpreter, and has asked for it by [`Self::ours`] before.
+    /// The lock for one who has given the interpreter up, and has asked for it by [`Self::ours`] before. Whoever has not would
+    /// wait for a thread that waits for the interpreter.
     pub(super) fn lock_detached(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -72,19 +72,18 @@ pub(super) struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let endpoint = self.channel.endpoint.get();
-        if !endpoint.is_ours() {
+        Python::attach(|py| self.leave(py));
+    }
+}
+
+impl Waiting<'_> {
+    fn leave(&self, py: Python<'_>) {
+        // Locked as everywhere: another thread may have the lock and wait for the interpreter.
+        let Ok(inner) = self.channel.endpoint.get().ours(py) else {
             return; // A signal handler has forked.
-        }
-        // Who holds the lock never waits for the interpreter.
-        let inner = endpoint.lock_detached();
-        if self
-            .channel
-            .sleepers(self.what)
-            .count
-            .fetch_sub(1, Ordering::SeqCst)
-            > 1
-        {
+        };
+        let sleepers = self.channel.sleepers(self.what);
+        if sleepers.count.fetch_sub(1, Ordering::SeqCst) > 1 {
             // The wake-up that was taken may have been theirs.
             self.channel.wake(&inner);
         } else if !self.channel.is_lit.load(Ordering::SeqCst) {
@@ -144,8 +143,8 @@ impl Channel {
                     Err(patience.error())
                 };
             }
-            Slept::Interrupted => py.check_signals()?,
-            Slept::Woken => {}
+            // Handlers run in the next round, before it sleeps again.
+            Slept::Interrupted | Slept::Woken => {}
         }
         self.serve(py, what, waker)
     }
@@ -219,7 +218,7 @@ impl Channel {
                 Wake::Device(_) => {}
             }
         }
-        // The others sleep on what is over now.
+        // Bytes beside the ring are taken by who looks first: the others would not hear of them.
         if inner.end.write_fault().is_some() && self.sleepers(what.other()).is_anybody() {
             self.wake(&inner);
         }
