@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 DEV = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed and not on PATH)) .ci/dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rust test-python test-vm smoke loom sanitize fuzz soak lint format bench bench-compare bench-rdma count count-update wheel clean
+.PHONY: help setup demo test test-rust test-python test-vm test-apps smoke loom sanitize fuzz soak lint format bench bench-compare bench-rdma bench-apps count count-update wheel clean
 
 help:         ## this list
 	@sed -n 's/^\([a-z-]*\): *## /  make \1\t/p' Makefile | expand -t 22
@@ -20,6 +20,8 @@ test-python:  ## the Python tests alone, on the oldest interpreter (T="-k name" 
 	@$(DEV) test-python $(T)
 test-vm:      ## the tests with software RoCE and the kernel's SMC, in a VM that is booted for them (T="-k name" picks)
 	@$(DEV) test-vm $(T)
+test-apps:    ## aiohttp, uvicorn, httpx, websockets, Redis, PostgreSQL and others on smcfast (T="-k name" picks)
+	@$(DEV) test-apps $(T)
 smoke:        ## the smoke test on every interpreter
 	@$(DEV) smoke
 loom:         ## the concurrency models
@@ -40,6 +42,8 @@ bench-compare: ## the work tree against another commit (REF=main)
 	@$(DEV) bench-compare $(REF)
 bench-rdma:   ## kernel SMC, raw verbs, TCP and smcfast over software RoCE, in one boot of a VM (KEEP=1: docs/benchmarks.md shows it)
 	@$(DEV) bench-rdma
+bench-apps:   ## requests a second of aiohttp, Redis and PostgreSQL by TCP, unix sockets and smcfast (KEEP=1: docs/benchmarks.md shows it)
+	@$(DEV) bench-apps
 count:        ## instructions of the fast paths, held to benches/results/counts.json
 	@$(DEV) count
 count-update: ## the same, and keep them

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # They need a machine that make test-vm boots around them; see tests/vm/conftest.py.
 collect_ignore = [] if os.environ.keys() & {"TEST_VM_OUT", "TEST_RDMA_HERE"} else ["vm"]
+if "TEST_APPS" not in os.environ:  # applications of others, which make test-apps installs
+    collect_ignore.append("apps")
 
 BASE_SEED = int(os.environ.get("TEST_SEED") or random.SystemRandom().getrandbits(32))
 

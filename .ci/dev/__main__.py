@@ -82,6 +82,13 @@ def test_vm(phases: Phases, arguments: Sequence[str]) -> None:
     machine.tests(phases, _test_venv(phases, _wheel(phases), _pythons()[0]), tools, arguments)
 
 
+def test_apps(phases: Phases, arguments: Sequence[str]) -> None:
+    """tests/apps: applications of others, with servers of their own."""
+    system.setup_servers(phases)
+    pytest = _apps_venv(phases).tool("pytest")
+    phases.check("apps", [pytest, "tests/apps", "-p", "no:benchmark", *arguments], env={"TEST_APPS": "1"})
+
+
 def smoke(phases: Phases, _: Sequence[str]) -> None:
     _pytest(phases, _wheel(phases), {python: [["-m", "smoke"]] for python in _pythons()})
 
@@ -115,11 +122,14 @@ def lint(phases: Phases, _: Sequence[str]) -> None:
         "tests/vm/boot.py",
         "tests/vm/conftest.py",
         "tests/vm/support",
+        "tests/apps/conftest.py",
+        "tests/apps/support",
         "benches/suite",
         "benches/compare.py",
         "benches/count_streams.py",
         "benches/in_place.py",
         "benches/rdma.py",
+        "benches/services.py",
     ]
     phases.check("mypy, tests", [tools.python, "-m", "mypy", *tested])
     stubtest: list[str | Path] = [
@@ -173,6 +183,12 @@ def bench_rdma(phases: Phases, arguments: Sequence[str]) -> None:
     """benches/rdma.py in the machine with software RoCE."""
     tools = _machine_tools(phases)
     machine.bench(phases, _test_venv(phases, _wheel(phases), _pythons()[0]), tools, arguments)
+
+
+def bench_apps(phases: Phases, arguments: Sequence[str]) -> None:
+    """benches/services.py: applications by TCP, unix sockets and smcfast."""
+    system.setup_servers(phases)
+    benches.applications(phases, _apps_venv(phases), arguments)
 
 
 def count(phases: Phases, _: Sequence[str]) -> None:
@@ -242,6 +258,14 @@ def _test_venv(phases: Phases, wheel: Path, python: Interpreter) -> Venv:
     return venv
 
 
+def _apps_venv(phases: Phases) -> Venv:
+    """Where the applications live."""
+    venv = Venv(".venv-apps", _pythons()[0])
+    venv.ensure(phases, "apps")
+    _install(phases, _wheel(phases), venv)
+    return venv
+
+
 def _loom() -> Check:
     """tests/loom.rs, in a build of its own: under cfg(loom) atomics are loom's, and nothing else can be tested."""
     env = {"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": str(ROOT / "target" / "loom")}
@@ -271,6 +295,7 @@ COMMANDS: dict[str, Callable[[Phases, Sequence[str]], None]] = {
     "test-rust": test_rust,
     "test-python": test_python,
     "test-vm": test_vm,
+    "test-apps": test_apps,
     "smoke": smoke,
     "loom": loom,
     "sanitize": sanitize,
@@ -281,6 +306,7 @@ COMMANDS: dict[str, Callable[[Phases, Sequence[str]], None]] = {
     "bench": bench,
     "bench-compare": bench_compare,
     "bench-rdma": bench_rdma,
+    "bench-apps": bench_apps,
     "count": count,
     "count-update": count_update,
     "wheel": wheel,

@@ -31,6 +31,15 @@ def run(phases: Phases, venv: Venv, arguments: Sequence[str]) -> None:
     phases.run("table", [venv.python, "-m", "suite.results", *files, "--into", LATEST, *keep], env=PATHS)
 
 
+def applications(phases: Phases, venv: Venv, arguments: Sequence[str]) -> None:
+    """The application benchmark, then its table, whose gate may fail this. KEEP=1 as for `run`."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    found = OUT / "apps.json"
+    phases.run("applications", [venv.python, ROOT / "benches" / "services.py", "--into", found, *arguments], env=PATHS)
+    keep = ["--keep"] if os.environ.get("KEEP") == "1" else []
+    phases.run("table", [venv.python, "-m", "suite.services", found, *keep], env=PATHS)
+
+
 def compare(phases: Phases, build: Callable[[Path], Path], base: Interpreter, reference: str) -> None:
     """Build the commit `reference` and this work tree, and measure a few rows by both in turn.
 

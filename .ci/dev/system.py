@@ -38,6 +38,9 @@ _MACHINE = [
     "python3-pyverbs",
 ]
 
+# The servers of the tests with applications; those run servers of their own, wherever Debian puts the programs.
+_SERVERS = ["redis-server", "postgresql"]
+
 
 def check_toolchains() -> None:
     """:raises PhaseFailed: when Rust is missing; it comes from rustup, and nothing here installs it."""
@@ -76,13 +79,25 @@ def setup_machine(phases: Phases) -> None:
 
     :raises PhaseFailed: a package is missing and this is not root on Debian.
     """
+    _ensure(phases, _MACHINE, "the machine for the RDMA tests")
+
+
+def setup_servers(phases: Phases) -> None:
+    """Install the servers that the tests with applications start, or name them.
+
+    :raises PhaseFailed: a package is missing and this is not root on Debian.
+    """
+    _ensure(phases, _SERVERS, "the tests with applications")
+
+
+def _ensure(phases: Phases, packages: list[str], what: str) -> None:
     listed = capture(["dpkg-query", "--show", "--showformat", "${db:Status-Abbrev} ${Package}\\n"]) or ""
     there = {line.split()[1] for line in listed.splitlines() if line.startswith("ii ")}
-    missing = [package for package in _MACHINE if package not in there]
+    missing = [package for package in packages if package not in there]
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise PhaseFailed(f"the machine for the RDMA tests needs these packages of Debian: {' '.join(missing)}")
+        raise PhaseFailed(f"packages of Debian that are missing for {what}: {' '.join(missing)}")
     _apt_get(phases, missing)
 
 

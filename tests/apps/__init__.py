@@ -1,0 +1,1 @@
+"""Applications of others on smcfast: `make test-apps`."""
