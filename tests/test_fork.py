@@ -129,6 +129,7 @@ def touches_of_endpoint(end: Any) -> Touches:
         "set_side_buffer": lambda: end.set_side_buffer(bytearray()),
         "set_on_progress": lambda: end.set_on_progress(None),
         "set_on_readable": lambda: end.set_on_readable(None),
+        "await_more": end.await_more,
         "write_eof": end.write_eof,
         "close": lambda: end.close(0),
         "abort": end.abort,

@@ -203,8 +203,8 @@ class RingTransport(asyncio.Transport):
         except Exception as exc:  # noqa: BLE001 - whatever a protocol raises, as asyncio does
             self._fatal_error(exc, "Fatal error: protocol failed to take received data.")
         else:
-            if more:
-                # The doorbell rings only for what is new: look again for what is there.
+            # The doorbell rings only for what is new: what is there already is handed over in the loop's next round.
+            if more and (self._ahead or self._endpoint.await_more()):
                 self._loop.call_soon(self._watch)
 
     def _push(self) -> bool:

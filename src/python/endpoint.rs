@@ -320,6 +320,12 @@ impl Endpoint {
         Self::wake(slf)
     }
 
+    /// The callback of `set_on_readable` has taken what was there, and waits for more, unless it was taken away meanwhile.
+    /// Whether there is more already: then `set_on_readable` must follow, once the loop has had its turn.
+    fn await_more(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        Self::wait_for_more(slf)
+    }
+
     /// Ends the own stream behind what was written.
     fn write_eof(slf: &Bound<'_, Self>) -> PyResult<()> {
         let mut inner = slf.get().entered(slf.py())?;
@@ -584,10 +590,6 @@ impl Endpoint {
         let known = inner.polls.take();
         Ok(known
             .unwrap_or_else(|| !self.facts.spin.poll.is_zero() && inner.end.spin_is_worthwhile()))
-    }
-
-    pub(super) fn spin_times(&self) -> SpinTimes {
-        self.facts.spin
     }
 
     #[inline]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -12,6 +13,8 @@ use pyo3::types::PyBytes;
 use super::endpoint::Endpoint;
 use super::errors::from_system;
 use super::gate::{calling, detached, locked};
+use super::names;
+use super::polling::Polling;
 use super::watch::{Waiter, Watches};
 use crate::driver;
 use crate::fabric::shm::Wake;
@@ -32,6 +35,7 @@ pub(super) struct Engine {
     callbacks: Mutex<Option<Callbacks>>,
     waiting: Mutex<HashMap<u32, Vec<Py<Endpoint>>>>,
     watches: Watches,
+    polling: Polling,
     /// Reads that are not finished: spinning, polling or asleep.
     pub(super) waits: AtomicUsize,
     /// The thread that has passed `check_thread` last; 0 for none.
@@ -70,6 +74,7 @@ impl Engine {
             })),
             waiting: Mutex::default(),
             watches: Watches::default(),
+            polling: Polling::default(),
             waits: AtomicUsize::new(0),
             thread: AtomicUsize::new(0),
         })
@@ -144,6 +149,15 @@ impl Engine {
         detached(py, || self.driver.close_links());
     }
 
+    /// Looks after the protocols that wait so. The loop calls it in each round, while there are any.
+    fn _poll(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let this = slf.get();
+        if !this.driver.is_ours() {
+            return Ok(());
+        }
+        this.polling.round(slf.py(), || Self::plan_round(slf))
+    }
+
     /// Ends the watch `number`.
     fn unwatch(&self, py: Python<'_>, number: u32) {
         self.watches.remove(py, &self.driver, number);
@@ -159,6 +173,7 @@ impl Engine {
             visit.call(&callbacks.check_thread)?;
         }
         self.watches.traverse(&visit)?;
+        self.polling.traverse(&visit)?;
         if let Ok(waiting) = self.waiting.try_lock() {
             for endpoint in waiting.values().flatten() {
                 visit.call(endpoint)?;
@@ -180,6 +195,7 @@ impl Engine {
             .ok()
             .map(|mut waiting| std::mem::take(&mut *waiting));
         self.watches.clear();
+        self.polling.clear();
         drop((callbacks, waiting));
     }
 }
@@ -189,6 +205,29 @@ impl Engine {
     pub(super) fn wait(&self, py: Python<'_>, group: u32, endpoint: Py<Endpoint>) {
         let mut waiting = locked(py, &self.waiting);
         waiting.entry(group).or_default().push(endpoint);
+    }
+
+    /// Whether protocols are looked after in the loop's rounds.
+    pub(super) fn polls(&self, py: Python<'_>) -> bool {
+        self.polling.is_on(py)
+    }
+
+    /// Looks after `endpoint` in the loop's rounds, for `spin` at least.
+    pub(super) fn poll(
+        slf: &Bound<'_, Self>,
+        endpoint: Py<Endpoint>,
+        spin: Duration,
+    ) -> PyResult<()> {
+        if slf.get().polling.add(slf.py(), endpoint, spin) {
+            Self::plan_round(slf)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn plan_round(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        slf.get().call_soon(py, slf.getattr(names::poll(py))?)
     }
 
     fn serve(&self, py: Python<'_>, wake: Wake) -> PyResult<()> {

@@ -15,6 +15,7 @@ mod lamps;
 mod names;
 mod offer;
 mod option;
+mod polling;
 mod rdma;
 mod read;
 mod reservation;

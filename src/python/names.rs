@@ -25,5 +25,6 @@ names! {
     done: "done",
     flush: "_flush",
     future_blocking: "_asyncio_future_blocking",
+    poll: "_poll",
     set_result: "set_result",
 }

@@ -3,7 +3,8 @@
 //! Two rules hold whenever the lock is free. The endpoint is in its engine's list exactly while one of its words in the
 //! shared memory is armed: then the group's bell finds it, and nothing else keeps it alive. And a backlog is armed, or
 //! planned to be looked after in the loop's next round, or in the hands of a drain that polls. [`Endpoint::settle`]
-//! restores both after every change.
+//! restores both after every change. A protocol that waits for data may be looked after in the loop's rounds instead of being
+//! armed, see [`super::super::polling`]; that ends by itself, soon.
 
 use std::sync::atomic::Ordering;
 
@@ -12,10 +13,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PySlice};
 
 use super::super::awaitable::resolve;
+use super::super::engine::Engine;
 use super::super::gate::calling;
 use super::super::names;
+use super::super::polling::Look;
 use super::loans::reserved;
-use super::{Endpoint, Inner};
+use super::{Endpoint, Incoming, Inner, SpinTimes};
 
 #[derive(Default)]
 pub(super) struct Waiters {
@@ -43,6 +46,8 @@ pub(super) struct Waiters {
     write_armed: bool,
     /// In the engine's list, which the next bell takes.
     listed: bool,
+    /// The engine looks in the loop's rounds; nothing is armed for `on_readable` meanwhile.
+    looked_after: bool,
     /// `_flush` is in the loop's next round.
     flush_planned: bool,
     /// TCP has ended before the peer has: its end, or the loss, is awaited as well when nobody reads.
@@ -331,6 +336,61 @@ impl Endpoint {
         Ok(())
     }
 
+    pub(in crate::python) fn spin_times(&self) -> SpinTimes {
+        self.facts.spin
+    }
+
+    /// The protocol waits for more: it is looked after for a while if that pays, or armed. Whether there is more already.
+    pub(super) fn wait_for_more(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let (this, py) = (slf.get(), slf.py());
+        drop(this.entered(py)?); // a child must not wait for a lock of the engine
+        let engine = this.engine.bind(py);
+        let spin = this.spin_times().poll;
+        let together = !spin.is_zero() && engine.get().polls(py);
+        let mut inner = this.ours(py)?;
+        let waiters = &inner.waiters;
+        if waiters.on_readable.is_none() || waiters.looked_after || waiters.read_armed {
+            return Ok(false);
+        }
+        if together || (!spin.is_zero() && inner.end.spin_is_worthwhile()) {
+            inner.waiters.looked_after = true;
+            drop(inner);
+            Engine::poll(engine, slf.clone().unbind(), spin)?;
+            return Ok(false);
+        }
+        inner.waiters.read_armed = inner.end.arm_read(1);
+        let there = !inner.waiters.read_armed;
+        drop(inner);
+        Self::settle(slf)?;
+        Ok(there)
+    }
+
+    /// A look for the protocol that waits, in a round of the loop.
+    pub(in crate::python) fn look_in_passing(&self, py: Python<'_>) -> Look {
+        let Ok(mut inner) = self.ours(py) else {
+            return Look::Over;
+        };
+        let inner = &mut *inner;
+        let Some(callback) = &inner.waiters.on_readable else {
+            inner.waiters.looked_after = false;
+            return Look::Over;
+        };
+        if inner.end.incoming(1) == Incoming::Empty {
+            return Look::Nothing;
+        }
+        inner.waiters.looked_after = false;
+        inner.end.spun(true);
+        Look::Came(callback.clone_ref(py))
+    }
+
+    /// Nothing came for long enough; [`Self::wake`] must follow, and arms.
+    pub(in crate::python) fn looked_in_vain(&self, py: Python<'_>) {
+        if let Ok(mut inner) = self.ours(py) {
+            inner.waiters.looked_after = false;
+            inner.end.spun(false);
+        }
+    }
+
     /// Restores the rules of this module.
     pub(in crate::python) fn settle(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (this, py) = (slf.get(), slf.py());
@@ -470,9 +530,13 @@ impl Inner {
                 woken.futures.extend(self.waiters.read.take());
             }
         } else if let Some(callback) = &self.waiters.on_readable {
-            self.waiters.read_armed = self.end.arm_read(1);
-            if !self.waiters.read_armed {
-                woken.callbacks.push(callback.clone_ref(py));
+            if !self.waiters.looked_after {
+                self.waiters.read_armed = self.end.arm_read(1);
+                if !self.waiters.read_armed {
+                    woken.callbacks.push(callback.clone_ref(py));
+                }
+            } else if std::mem::take(&mut self.waiters.read_armed) {
+                self.end.disarm_read();
             }
         } else {
             self.rest();
