@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suite import judge, machine, pages, picture, results, roce
+from suite import judge, machine, pages, picture, results, roce, services
 from suite.cases import CASES, LADDER, OURS, ROWS, Row, U
 from suite.pair import pair
 from suite.streams import CONFIGS
@@ -34,6 +34,33 @@ def test_the_page_shows_the_kept_results_over_rdma() -> None:
     text = roce.PAGE.read_text()
     assert pages.filled(text, roce.page(kept), roce.BEGIN) == text
     assert all(set(figures) == set(roce.ROWS) for figures in kept["rounds"])
+
+
+def test_the_page_shows_the_kept_results_of_applications() -> None:
+    kept = json.loads(services.KEPT.read_text())
+    text = services.PAGE.read_text()
+    assert pages.filled(text, services.page(kept), services.BEGIN) == text
+    for figures in kept["rounds"]:
+        assert {case.key: set(case.transports) for case in services.CASES} == {
+            key: set(each) for key, each in figures.items()
+        }
+
+
+@pytest.mark.parametrize(("ours", "missed"), [(1.0, 0), (0.99, 3)])
+def test_the_gate_of_applications_is_of_the_rounds_ratios(ours: float, missed: int) -> None:
+    found = []
+    for noise in (1.0, 3.0, 0.2):
+        figures = {"per_s": noise, "p99_us": 1.0}
+        case = dict.fromkeys((services.TCP, services.UNIX, services.NO_SPIN, services.LONG_SPIN), figures)
+        found.append({each.key: case | {services.OURS: figures | {"per_s": ours * noise}} for each in services.CASES})
+    # A round that another program has disturbed does not count.
+    found.append({key: case | {services.OURS: {"per_s": 0.01, "p99_us": 1.0}} for key, case in found[0].items()})
+    assert len(services.faults({"rounds": found})) == missed
+    for load, judged in ((services.QUIET, True), (services.QUIET + 0.1, False)):
+        shown = services.table({"rounds": found, "load": load})
+        assert (shown.count("1.00x missed" if missed else "1.00x held"), shown.count("not judged")) == (
+            (3, 0) if judged else (0, 3)
+        )
 
 
 @pytest.mark.parametrize(
