@@ -30,7 +30,7 @@ sanitize:     ## the core's tests under AddressSanitizer, the ring under ThreadS
 	@$(DEV) sanitize
 fuzz:         ## the fuzz targets, 60 s each (SECONDS_EACH=n)
 	@$(DEV) fuzz $(SECONDS_EACH)
-soak:         ## 10,000 kills, 1,000,000 simulated connections, 30 min of traffic, SMC-R at length (ROUNDS, CONNECTIONS, MINUTES, SEED, PART)
+soak:         ## 10,000 kills, 10,000 cancellations, 1,000,000 simulated connections, 30 min of traffic, SMC-R at length (ROUNDS, CONNECTIONS, MINUTES, SEED, PART)
 	@$(DEV) soak $(PART) $(foreach each,ROUNDS CONNECTIONS MINUTES SEED,$(if $($(each)),--$(shell echo $(each) | tr A-Z a-z) $($(each))))
 lint:         ## format, clippy, ruff, mypy, stubtest, licences, advisories
 	@$(DEV) lint

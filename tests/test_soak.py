@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import smcfast
-from soak import judge, traffic
+from soak import cancel, judge, traffic
 from soak.plan import LIAR, Plan, pattern
 from soak.talk import Talk
 from support.streams import connected
@@ -21,6 +21,14 @@ def test_some_rounds_of_traffic_with_faults(seed: int) -> None:
     figures = traffic.run(0, seed, ROUNDS)
     print(figures)
     assert figures["smc-d"] > ROUNDS
+
+
+@pytest.mark.timeout(300)
+def test_some_rounds_of_cancellations(seed: int) -> None:
+    figures = cancel.run(500, seed)
+    print(figures)
+    assert figures["cancelled"] > 200
+    assert min(figures["smc-d"], figures["tcp"]) > 50
 
 
 def plan_with(**wanted: str) -> Plan:

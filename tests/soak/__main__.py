@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PARTS = ("kill", "simulate", "traffic")
+PARTS = ("kill", "cancel", "simulate", "traffic")
 
 
 def main() -> int:
@@ -21,6 +21,7 @@ def main() -> int:
     options = _options()
     parts: dict[str, tuple[Callable[..., Any], Any]] = {
         "kill": (lambda: _part("kill")(options.rounds, options.seed), f"rounds={options.rounds}"),
+        "cancel": (lambda: _part("cancel")(options.rounds, options.seed), f"rounds={options.rounds}"),
         "simulate": (
             lambda: _part("simulate")(options.connections, options.seed),
             f"connections={options.connections}",
@@ -45,7 +46,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
-    parser.add_argument("--rounds", type=int, default=10_000, help="of kill (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=10_000, help="of kill and of cancel (default %(default)s)")
     parser.add_argument("--connections", type=int, default=1_000_000, help="of simulate (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=30.0, help="of traffic (default %(default)s)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32), help="default: a new one")

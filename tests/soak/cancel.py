@@ -33,8 +33,10 @@ GUARD: Final = 60.0
 """Seconds after which a round counts as hung."""
 CHUNK: Final = 250
 """Rounds on one loop."""
+SETTLING: Final = 8
+"""Chunks behind which a process has what it needs: allocators keep what they had once."""
 GAIN_MAX: Final = 1 << 20
-"""Bytes that may be gained by all rounds behind the first `CHUNK` of either loop."""
+"""Bytes that may be gained by all rounds behind those."""
 DATA: Final = pattern(LENGTH)
 
 
@@ -53,7 +55,7 @@ def run(rounds: int, seed: int) -> dict[str, Any]:
         play = functools.partial(_play, first, min(CHUNK, seed + rounds - first), figures)
         run_within(GUARD * CHUNK, LOOPS[number % 2], play)
         gc.collect()
-        if number == 1:
+        if number == SETTLING - 1:
             before, settled = descriptors(), resident()
     if before is not None and settled is not None:
         figures["gained"] = resident() - settled
@@ -96,16 +98,17 @@ async def _serve(kind: str, path: str, host: str) -> smcfast.SmcServer:
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send back what comes; TLS begins behind a line that asks for it."""
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # a client that gives up
-        if (data := await reader.readexactly(1)) == b"s":
-            writer.write(b"y")
-            await writer.start_tls(server_context())
-        while data := await reader.read(RING):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-    with contextlib.suppress(OSError):
+    try:
+        with contextlib.closing(writer):
+            if (data := await reader.readexactly(1)) == b"s":
+                writer.write(b"y")
+                await writer.start_tls(server_context())
+            while data := await reader.read(RING):
+                writer.write(data)
+                await writer.drain()
         await writer.wait_closed()
+    except (OSError, asyncio.IncompleteReadError):
+        pass  # A client that gives up. Behind a start_tls that came to nothing, asyncio's wait_closed would wait for ever.
 
 
 class _EchoProtocol(asyncio.Protocol):
@@ -159,17 +162,15 @@ class _Round:
         if streams is None:
             return
         reader, writer = streams
-        try:
+        with contextlib.closing(writer):
             self._took(writer.get_extra_info("smc"))
             if self._kind != "start_tls":
                 writer.write(b"x")
             elif not await self._upgraded(reader, writer, tls):
                 return
             await self._exchanged(reader, writer)
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
     def _took(self, info: smcfast.SmcInfo) -> None:
         assert info.path == self._path, info
@@ -192,7 +193,7 @@ class _Round:
 
     async def _insisted(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """What comes of the call, made again as often as it was cancelled."""
-        while (found := await self._tried(lambda: _boxed(call()))) is None:
+        while (found := await self._tried(lambda: _boxed(call))) is None:
             pass
         return found[0]
 
@@ -201,7 +202,9 @@ class _Round:
         writer.write(b"s")
         assert await reader.readexactly(1) == b"y"
         hostname = {"server_hostname": tls["server_hostname"]}
-        return await self._tried(lambda: _boxed(writer.start_tls(tls["ssl"], **hostname))) is not None
+        return (
+            await self._tried(lambda: _boxed(functools.partial(writer.start_tls, tls["ssl"], **hostname))) is not None
+        )
 
     async def _by_protocol(self, transport: Any, protocol: _Collector) -> None:
         info = smcfast.smc_info(transport)
@@ -254,6 +257,6 @@ class _Round:
         return bytes(got)
 
 
-async def _boxed(awaitable: Awaitable[Any]) -> tuple[Any]:
-    """So that None is a result, too."""
-    return (await awaitable,)
+async def _boxed(call: Callable[[], Awaitable[Any]]) -> tuple[Any]:
+    """So that None is a result, too; and nothing is called by a task that is cancelled before it begins."""
+    return (await call(),)
