@@ -22,12 +22,17 @@ OWN, THEIRS = 0, 8
 """The words of the probe's page by which the ends call: one cache line each."""
 
 
+def _kernel() -> str:
+    """The version, without what a build adds to it."""
+    return platform.release().partition("-")[0]
+
+
 def facts() -> dict[str, Any]:
     """The machine, the interpreter and the commit."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
+        "kernel": _kernel(),
         "python": platform.python_version(),
         "uvloop": metadata.version("uvloop"),
         "smcfast": metadata.version("smcfast"),

@@ -54,7 +54,7 @@ pub(super) fn inherited() -> PyErr {
     )
 }
 
-/// The same for one who waits in a blocking call: who writes to a peer that has closed in good order has a broken pipe.
+/// What a [`Fault`] is to one who waits in a blocking call: who writes to a peer that has closed in good order has a broken pipe.
 #[cold]
 pub(super) fn from_fault_of_socket(py: Python<'_>, fault: Fault) -> PyErr {
     match fault {
