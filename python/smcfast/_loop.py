@@ -48,7 +48,7 @@ class LoopEngine:
         self._transports: dict[int, weakref.WeakSet[RingTransport]] = {}
         self._loop = loop
         self._thread = threading.current_thread().name
-        self.core = _core.Engine(loop.create_future, loop.call_soon, self._group_died, self._check_thread)
+        self.core: _core.Engine = _core.Engine(loop.create_future, loop.call_soon, self._group_died, self._check_thread)
         loop.add_reader(self.core.fileno(), self.core.progress)
         _engines.add(self)
 

@@ -98,9 +98,9 @@ class Invitation:
         self._door: socket.socket | Held | None = None
         self._listener: Hashable = None
         self._owner: int | None = None
-        self.why = self._open(sock, sockaddr)
+        self.why: Fallback | None = self._open(sock, sockaddr)
         """Why there is no rendezvous; None when a server may call."""
-        self.mark = option.Mark(sock, sockaddr, config, dropped=option_dropped)
+        self.mark: option.Mark = option.Mark(sock, sockaddr, config, dropped=option_dropped)
         """What the SYN says."""
 
     def _open(self, sock: socket.socket, sockaddr: tuple[Any, ...]) -> Fallback | None:

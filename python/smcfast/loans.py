@@ -107,7 +107,7 @@ class _Copied(bytearray):
 
     def __init__(self, data: Buffer | int) -> None:
         super().__init__(data)
-        self.closed = False
+        self.closed: bool = False
         self._size = super().__len__()
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smcfast.errors import Fallback
     from smcfast.info import SmcInfo
 
-logger = logging.getLogger("smcfast")
+logger: logging.Logger = logging.getLogger("smcfast")
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _lock = threading.Lock()

@@ -109,7 +109,7 @@ def find(directory: str) -> tuple[TcpOption, str] | Fallback:
         )
 
 
-source = Source()
+source: Source = Source()
 """This process's."""
 
 
@@ -179,7 +179,7 @@ class Mark:
     ) -> None:
         """:param dropped: another SYN to this destination had the option, and was not answered in time."""
         self._why: Fallback | None = None
-        self.sent = False
+        self.sent: bool = False
         """Does the SYN have the option?"""
         if not is_wanted(config):
             if "option" in config.discovery and "rendezvous" not in config.discovery:

@@ -41,9 +41,9 @@ class Remembered:
         return False
 
 
-listeners = Remembered(LISTENER_SECONDS)
+listeners: Final = Remembered(LISTENER_SECONDS)
 """Cookies of listeners whose acceptor did not answer."""
-destinations = Remembered(DESTINATION_SECONDS)
+destinations: Final = Remembered(DESTINATION_SECONDS)
 """Addresses of assumed peers that did not speak SMC."""
-announced = Remembered(DESTINATION_SECONDS)
+announced: Final = Remembered(DESTINATION_SECONDS)
 """Addresses that answered the option and did not speak SMC, or did not answer because of it."""

@@ -87,7 +87,7 @@ class RingSocket:
         self._io_refs = 0
         self._timeout = timeout
         self._pid = os.getpid()
-        self.smc_info = info
+        self.smc_info: SmcInfo = info
         """The path and what was agreed, an `SmcInfo`."""
 
     @classmethod
@@ -231,8 +231,9 @@ class RingSocket:
             raise OSError(errno.EOPNOTSUPP, "a socket on a ring knows no flags but MSG_DONTWAIT and MSG_NOSIGNAL")
         return 0.0 if flags & _DONT_WAIT else self._timeout
 
-    # A file over the socket, as the standard library makes it: it counts its references in `_io_refs`.
-    makefile = socket.socket.makefile
+    def makefile(self, *args: Any, **options: Any) -> Any:
+        """A file over the socket, as the standard library makes it: it counts its references in `_io_refs`."""
+        return socket.socket.makefile(self, *args, **options)  # type: ignore[call-overload]
 
     def _decref_socketios(self) -> None:
         if self._io_refs > 0:

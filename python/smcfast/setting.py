@@ -40,7 +40,7 @@ class Setting:
         """
         self.default = default
         self.wanted = wanted
-        self.name = ""
+        self.name: str = ""
         self._check = check
         self._read = read
         self._spelling = spelling and f"; {spelling}"

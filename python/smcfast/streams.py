@@ -365,7 +365,7 @@ class RingStreamWriter(SmcStreamWriter):
         self._endpoint = endpoint
         super().__init__(*args)
         # One call less for each write.
-        self.write = self._transport.write  # type: ignore[attr-defined,method-assign]
+        vars(self)["write"] = self._transport.write  # type: ignore[attr-defined]
 
     def __del__(self, *_: Any, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Close and warn of what nobody has closed, as the newer asyncio does, in whatever thread garbage is collected."""
@@ -404,7 +404,7 @@ class RingStreamWriter(SmcStreamWriter):
         transport.unread(reader._buffer)
         reader._buffer.clear()
         await super().start_tls(sslcontext, **options)
-        del self.write
+        del vars(self)["write"]
         self.__class__ = SmcStreamWriter  # type: ignore[assignment]
 
     async def wait_closed(self) -> None:

@@ -43,9 +43,9 @@ class Welcome:
         self._when_delivered = when_delivered
         self._when_idle = when_idle
         self._known = fallback.beforehand(config)
-        self.offer = option.Offer(config) if self._known is None else None
+        self.offer: option.Offer | None = option.Offer(config) if self._known is None else None
         self._places = Places(config.max_pending_handshakes)
-        self.spare = Spare()
+        self.spare: Spare = Spare()
         self.pending: dict[asyncio.Task[None], _Arrival] = {}
 
     @property

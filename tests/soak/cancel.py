@@ -92,8 +92,8 @@ def _config(path: str) -> smcfast.SmcConfig:
 async def _serve(kind: str, path: str, host: str) -> smcfast.SmcServer:
     if kind == "protocol":
         return await smcfast.create_smc_server(_EchoProtocol, host, 0, config=_config(path))
-    tls = {"ssl": server_context()} if kind == "tls" else {}
-    return await smcfast.start_smc_server(_echo, host, 0, config=_config(path), **tls)
+    tls = server_context() if kind == "tls" else None
+    return await smcfast.start_smc_server(_echo, host, 0, config=_config(path), ssl=tls)
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -228,7 +228,7 @@ class _Round:
         while place < self._length:
             n = min(self._rng.choice((1, 100, 5000, RING)), self._length - place)
             if self._rng.random() < 0.5:
-                with await self._insisted(lambda n=n: writer.reserve(n)) as room:
+                with await self._insisted(functools.partial(writer.reserve, n)) as room:
                     n = min(n, len(room))
                     with memoryview(room) as there:
                         there[:n] = DATA[place : place + n]
@@ -245,13 +245,13 @@ class _Round:
             method = self._rng.choice(("read", "readexactly", "readinto", "view"))
             n = min(self._rng.choice((1, 100, 5000, RING)), left)
             if method == "view":
-                with await self._insisted(lambda n=n: reader.view(n)) as view:
+                with await self._insisted(functools.partial(reader.view, n)) as view:
                     with memoryview(view) as there:
                         got += there
                     view.consume(len(view))
             elif method == "readinto":
                 into = bytearray(n)
-                got += into[: await self._insisted(lambda into=into: reader.readinto(into))]
+                got += into[: await self._insisted(functools.partial(reader.readinto, into))]
             else:
                 got += await self._insisted(functools.partial(getattr(reader, method), n))
         return bytes(got)

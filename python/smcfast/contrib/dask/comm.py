@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "smc://"
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class SmcComm(Comm):

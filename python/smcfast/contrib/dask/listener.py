@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Handler: TypeAlias = Callable[[SmcComm], Awaitable[None] | None]
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class SmcListener(BaseListener):
@@ -50,6 +50,8 @@ class SmcListener(BaseListener):
         """
         super().__init__()
         settings.check_encryption(PREFIX + address, connection_args)
+        self.ip: str
+        self.port: int
         self.ip, self.port = parse_host_port(address, default_port)
         self.default_host = default_host
         self.comm_handler = comm_handler
