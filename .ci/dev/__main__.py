@@ -142,7 +142,7 @@ def lint(phases: Phases, _: Sequence[str]) -> None:
     ]
     phases.check("stubtest", stubtest)
     # From elsewhere: in the repository it would take the sources for the package.
-    types = [tools.tool("pyright"), "--verifytypes", "smcfast", "--ignoreexternal"]
+    types: list[str | Path] = [tools.tool("pyright"), "--verifytypes", "smcfast", "--ignoreexternal"]
     phases.check("pyright", types, env=tools.env, cwd=tools.path)
     if not (ROOT / "python" / "smcfast" / "_core.pyi").exists():  # stubtest says nothing of a stub that is not there
         phases.failures.append("python/smcfast/_core.pyi is missing")
