@@ -83,25 +83,27 @@ class Steps(Generic[_T]):
     def __init__(self, make: Callable[[], Coroutine[Any, Any, _T]]) -> None:
         self._context = contextvars.copy_context()
         self._context.run(by_hand.set, HandEngine())
-        self._coroutine = self._context.run(make)
+        self._coroutine: Coroutine[Any, Any, _T] | None = self._context.run(make)
 
     def go(self, ready: bool | None = None) -> Wait | None:
         """Go on with the answer to the last `Wait` (None: begin); the next one, None when it is over and has a `result`.
 
         Raises what the set-up raises.
         """
+        assert self._coroutine is not None
         try:
             wait: Wait = self._context.run(self._coroutine.send, ready)
         except StopIteration as end:
             self.result: _T = end.value
             # The engine belongs to the connection from here on, and goes with it.
-            del self._context, self._coroutine
+            self._coroutine, self._context = None, contextvars.copy_context()
             return None
         return wait
 
     def give_up(self) -> None:
-        """Have the set-up close what it has open."""
-        self._context.run(self._coroutine.close)
+        """Have the set-up close what it has open; what has a result already is closed with that."""
+        if self._coroutine is not None:
+            self._context.run(self._coroutine.close)
 
 
 def run(make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

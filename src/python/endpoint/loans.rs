@@ -10,7 +10,7 @@ use super::super::errors::{from_fault, from_system};
 use super::super::reservation::Reservation;
 use super::super::view::View;
 use super::{Endpoint, Inner};
-use crate::driver::endpoint::Incoming;
+use crate::driver::endpoint::{Fault, Incoming};
 
 /// The numbers of what is lent.
 #[derive(Default)]
@@ -93,10 +93,10 @@ impl Endpoint {
         number: u64,
         n: usize,
     ) -> PyResult<()> {
+        let over = "the connection was closed: what was not read by then is the reader's";
         let mut inner = self.entered(py)?;
         if inner.loans.view != Some(number) {
-            let text = "the connection was closed: what was not read by then is the reader's";
-            return Err(PyValueError::new_err(text));
+            return Err(PyValueError::new_err(over));
         }
         inner.loans.view = None;
         let n = n as u32; // of at most a ring
@@ -110,7 +110,7 @@ impl Endpoint {
                 drop(inner);
                 Err(from_fault(py, fault))
             }
-            _ => unreachable!("nothing is read while a view is open"),
+            _ => Err(PyValueError::new_err(over)),
         }
     }
 
@@ -157,7 +157,8 @@ impl Endpoint {
         }
         let result = match inner.end.room_fault() {
             None if is_open => inner.end.commit(n as u32), // of at most a ring
-            None => unreachable!("only an end of this side ends a reservation"),
+            // A close that ran out of memory behind the end of the loans.
+            None => Err(Fault::ClosedHere),
             Some(fault) => Err(fault),
         };
         drop(inner);
