@@ -442,3 +442,58 @@ async def _talks(opening: Coroutine[Any, Any, tuple[asyncio.Transport, Recorder]
     assert protocol.data == data
     transport.close()
     await eventually(lambda: protocol.is_lost)
+
+
+class Cancelled(Recorder):
+    """Raises, for what it is handed, what is no `Exception`."""
+
+    def data_received(self, data: bytes) -> None:
+        raise asyncio.CancelledError
+
+
+async def test_a_cancellation_that_a_protocol_raises_is_the_end(path: str, host: str) -> None:
+    """As the result of a cancelled future is. Nothing may be left open that nobody is handed data of any more."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with joined(path, host, server=Cancelled) as (client, server, _):
+        client.transport.write(b"x")
+        await eventually(lambda: server.is_lost and client.is_lost)
+    assert [type(context["exception"]) for context in told] == [asyncio.CancelledError]
+
+
+def connect_and_close(address: tuple[str, int]) -> None:
+    """By a blocking socket, which has a link group of its own."""
+    with smcfast.create_connection(address) as sock:
+        assert sock.smc_info.path == "smc-d"
+        assert sock.recv(1) == b"x"
+
+
+class Greeter(Recorder):
+    """Speaks first, and closes with its client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keeps_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.write(b"x")
+
+
+async def test_lost_connections_in_cycles_hold_no_descriptors() -> None:
+    """Most protocols keep their transport, which knows them: only the collector of garbage takes both away."""
+    arrived: list[Greeter] = []
+
+    def arrive() -> Greeter:
+        arrived.append(Greeter())
+        return arrived[-1]
+
+    loop = asyncio.get_running_loop()
+    held = []
+    async with await smcfast.create_smc_server(arrive, "127.0.0.1", 0, config=config_of("smc-d")) as server:
+        address = server.sockets[0].getsockname()
+        for _ in range(16):
+            await loop.run_in_executor(None, connect_and_close, address)
+            await eventually(lambda: all(one.is_lost for one in arrived))
+            held.append(len(descriptors()))
+    assert held[-1] <= held[7], held

@@ -200,7 +200,10 @@ class RingTransport(asyncio.Transport):
             more = self._push()
         except OSError as exc:
             self._force_close(exc)
-        except Exception as exc:  # noqa: BLE001 - whatever a protocol raises, as asyncio does
+        except (SystemExit, KeyboardInterrupt):
+            self._loop.call_soon(self._watch)  # for a loop that is run again
+            raise
+        except BaseException as exc:  # noqa: BLE001 - whatever a protocol raises, as asyncio does
             self._fatal_error(exc, "Fatal error: protocol failed to take received data.")
         else:
             # The doorbell rings only for what is new: what is there already is handed over in the loop's next round.
@@ -391,10 +394,10 @@ class RingTransport(asyncio.Transport):
             self._endpoint.tcp_ended(reset)
             self._end_if_broken()
 
-    def _fatal_error(self, exc: Exception, message: str) -> None:
+    def _fatal_error(self, exc: BaseException, message: str) -> None:
         context = {"message": message, "exception": exc, "transport": self, "protocol": self._protocol}
         self._loop.call_exception_handler(context)
-        self._force_close(exc)
+        self._force_close(exc)  # type: ignore[arg-type]
 
     def _force_close(self, exc: Exception | None) -> None:
         """End without waiting for anything. The reader still gets what the peer wrote before it was lost."""
@@ -426,6 +429,8 @@ class RingTransport(asyncio.Transport):
             self._sock.close()
             self._sock = None
             self._engine.detach(self, self._endpoint.group)
+            # Not left to whoever is in a cycle with this transport, as most protocols are.
+            self._endpoint.leave_group()
             # Here and not in the protocol, which may be another one by now.
             calls, self._calls = self._calls, []
             for call in calls:

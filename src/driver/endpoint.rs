@@ -357,7 +357,7 @@ impl Endpoint {
             return;
         }
         match &self.medium {
-            Medium::Shared(_) => self.lost(),
+            Medium::Shared(_) | Medium::Left(..) => self.lost(),
             Medium::Lane(lane, _) => {
                 lane.tcp_ended(is_reset);
                 self.refresh();
@@ -375,6 +375,16 @@ impl Endpoint {
             self.fault = Some(loss);
             self.backlog.clear();
             self.show_all();
+        }
+    }
+
+    /// An end that is closed, or has a fault, has nothing to tell any more: lets go of the link group and its descriptors, whoever
+    /// holds this end still. What has come in can be read.
+    pub fn leave_group(&mut self) {
+        if let Medium::Shared(group) = &self.medium
+            && (self.is_closed() || self.fault.is_some())
+        {
+            self.medium = Medium::Left(group.key(), group.number());
         }
     }
 

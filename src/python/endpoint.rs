@@ -366,6 +366,12 @@ impl Endpoint {
         Self::wake(slf)
     }
 
+    /// The connection is lost: lets go of the link group and its descriptors, although the reader has this end still.
+    fn leave_group(&self, py: Python<'_>) -> PyResult<()> {
+        self.ours(py)?.end.leave_group();
+        Ok(())
+    }
+
     /// The TCP connection has ended, by a reset or in good order. What the peer published before it went counts; a link gives
     /// it a moment to arrive, and `on_progress` tells of a loss that follows.
     fn tcp_ended(slf: &Bound<'_, Self>, reset: bool) -> PyResult<()> {

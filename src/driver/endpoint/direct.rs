@@ -46,7 +46,7 @@ impl Endpoint {
     pub fn shared_group(&self) -> Option<&Arc<LinkGroup>> {
         match &self.medium {
             Medium::Shared(group) => Some(group),
-            Medium::Lane(..) => None,
+            Medium::Lane(..) | Medium::Left(..) => None,
         }
     }
 

@@ -15,12 +15,14 @@ pub(super) enum Medium {
     Shared(Membership),
     /// A link. News are posted, and this end itself stores those of the peer, whenever somebody looks at the queue.
     Lane(Lane, Side),
+    /// Memory whose group was left: it is known by these still.
+    Left(GroupKey, u32),
 }
 
 impl Medium {
     pub(super) fn path(&self) -> Path {
         match self {
-            Self::Shared(_) => Path::SmcD,
+            Self::Shared(_) | Self::Left(..) => Path::SmcD,
             Self::Lane(..) => Path::SmcR,
         }
     }
@@ -29,6 +31,7 @@ impl Medium {
     pub(super) fn key(&self) -> GroupKey {
         match self {
             Self::Shared(group) => group.key(),
+            Self::Left(key, _) => *key,
             Self::Lane(lane, side) => GroupKey {
                 peer: EngineId([0; 16]),
                 side: *side,
@@ -41,6 +44,7 @@ impl Medium {
     pub(super) fn number(&self) -> u32 {
         match self {
             Self::Shared(group) => group.number(),
+            Self::Left(_, number) => *number,
             Self::Lane(lane, _) => lane.number(),
         }
     }
@@ -54,7 +58,7 @@ impl Medium {
     #[inline]
     pub(super) fn free(&self, connection: &Connection) -> u32 {
         match self {
-            Self::Shared(_) => connection.writable(),
+            Self::Shared(_) | Self::Left(..) => connection.writable(),
             Self::Lane(lane, _) => connection.writable().min(lane.room()),
         }
     }
@@ -72,6 +76,7 @@ impl Medium {
     pub(super) fn is_dead(&self) -> bool {
         match self {
             Self::Shared(group) => group.is_dead(),
+            Self::Left(..) => true,
             Self::Lane(lane, _) => lane.is_dead(),
         }
     }
@@ -80,7 +85,7 @@ impl Medium {
     #[cold]
     pub(super) fn loss(&self) -> Fault {
         match self {
-            Self::Shared(_) => Fault::Lost,
+            Self::Shared(_) | Self::Left(..) => Fault::Lost,
             Self::Lane(lane, _) => match lane.cause() {
                 None | Some(Cause::TcpEnded { .. }) => Fault::Lost,
                 Some(cause) => Fault::Link(cause),

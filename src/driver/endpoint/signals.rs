@@ -37,6 +37,7 @@ impl Endpoint {
                 medium::push(lane, connection, waiting);
                 return self.show_written();
             }
+            Medium::Left(..) => return,
         };
         // What was read since the last announcement rides along in the same cache line.
         if connection.released() > 0 {
@@ -87,6 +88,7 @@ impl Endpoint {
         let group = match medium {
             Medium::Shared(group) => group,
             Medium::Lane(lane, _) => return medium::push(lane, connection, waiting),
+            Medium::Left(..) => return,
         };
         store_consumer(header, connection);
         let room = || u64::from(own_size.bytes() - connection.readable());
@@ -129,6 +131,7 @@ impl Endpoint {
                 medium::push(lane, connection, waiting);
                 return self.show_all();
             }
+            Medium::Left(..) => return,
         };
         store_consumer(header, connection);
         let theirs = header.theirs();
@@ -224,7 +227,7 @@ impl Endpoint {
         match &self.medium {
             // The peer claims it, and computes its own room from that as well.
             Medium::Shared(_) if self.connection.released() > 0 => self.announce(),
-            Medium::Shared(_) => {}
+            Medium::Shared(_) | Medium::Left(..) => {}
             Medium::Lane(lane, _) => {
                 let cursor = Half::new(self.connection.consumer_cursor());
                 let word = &self.header.mine().consumer;
@@ -277,6 +280,7 @@ impl Endpoint {
                 store_consumer(&self.header, &mut self.connection);
             }
             Medium::Lane(lane, _) => lane.arm(),
+            Medium::Left(..) => return false,
         }
         let sleeps = self.arm(Sleeper::Writer, need, |connection, medium| {
             if connection.can_send() {
@@ -323,6 +327,7 @@ impl Endpoint {
         match &self.medium {
             Medium::Shared(_) => self.spin.worthwhile(&self.header),
             Medium::Lane(..) => self.spin.worth_trying(),
+            Medium::Left(..) => false,
         }
     }
 
