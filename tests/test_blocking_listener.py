@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -219,6 +220,32 @@ def test_many_threads_accept_at_once() -> None:
         assert {server.getpeername() for server in servers} == {client.getsockname() for client in clients}
         for sock in (*servers, *clients):
             sock.close()
+
+
+def accept_until_closed(listener: smcfast.SmcListener) -> int | None:
+    """By many short timeouts: the error that ended it."""
+    while True:
+        try:
+            listener.accept()
+        except TimeoutError:
+            continue
+        except OSError as error:
+            return error.errno
+
+
+def test_a_close_beside_accepts_that_time_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever leaves last closes what the others used, and nobody does so before."""
+    connected_once()
+    before = descriptors()
+    for _ in range(300):
+        listener = serving(path="tcp")
+        listener.settimeout(0.0005)
+        acceptors = [Beside(accept_until_closed, listener) for _ in range(3)]
+        listener.close()
+        assert listener._sock.fileno() == -1, "the port is free, whoever is still in accept"
+        assert {acceptor.result() for acceptor in acceptors} == {errno.EBADF}
+    assert descriptors() == before
+    assert caplog.text == ""
 
 
 async def test_blocking_calls_inside_a_running_loop() -> None:

@@ -56,6 +56,8 @@ class _Reception:
         self._lock = threading.Lock()
         self._done: collections.deque[tuple[SmcSocket, Any]] = collections.deque()
         self._stopped = False
+        # Who uses the descriptors: the listener up to its `stop`, the thread, and who is in `accept`.
+        self._users = 1
         self._rests_until = 0.0
         self._error: Exception | None = None
         # Counts the connections that are ready, and is readable while there are any.
@@ -67,7 +69,21 @@ class _Reception:
 
     def start(self) -> None:
         """:raises RuntimeError: no thread is to be had."""
+        self.enter()
         self._thread.start()
+
+    def enter(self) -> None:
+        """Use the descriptors, which stay open; before the listener's `stop`. `leave` must follow."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """Use them no more. The last one closes them."""
+        with self._lock:
+            self._users -= 1
+            is_last = not self._users
+        if is_last:
+            self.close()
 
     def take(self) -> tuple[SmcSocket, Any] | None:
         """A connection and its peer's address; None when none is ready.
@@ -89,14 +105,22 @@ class _Reception:
         return found
 
     def stop(self) -> None:
-        """Close what nobody has taken; when this returns, the thread has let go of everything."""
+        """Close what nobody has taken, and leave; when this returns, the thread has let go of everything.
+
+        In the thread itself, as a finalizer, it returns before that.
+        """
         with self._lock:
             self._stopped = True
         os.eventfd_write(self._nudge, 1)
-        if self._thread is not threading.current_thread() and not sys.is_finalizing():
-            self._thread.join()
-        # Who waits in `accept` finds that it is closed.
-        os.eventfd_write(self.ready, 1)
+        try:
+            if self._thread is not threading.current_thread():
+                if not sys.is_finalizing():
+                    self._thread.join()
+                self._sock.close()
+        finally:
+            # Who waits in `accept` finds that it is closed.
+            os.eventfd_write(self.ready, 1)
+            self.leave()
 
     def forget(self) -> None:
         """In a forked child: the thread is not here, and the connections are the parent's."""
@@ -105,7 +129,8 @@ class _Reception:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the descriptors, that of the listening socket too."""
+        self._sock.close()
         self._spare.close()
         os.close(self.ready)
         os.close(self._nudge)
@@ -132,6 +157,7 @@ class _Reception:
                 left, self._done = self._done, collections.deque()
             for conn, _ in left:
                 conn.close()
+            self.leave()
 
     def _accept(self) -> None:
         """Receive everybody who waits, as far as there is room."""
@@ -256,7 +282,6 @@ class SmcListener:
         self._pid = os.getpid()
         self._timeout = socket.getdefaulttimeout()
         self._lock = threading.Lock()
-        self._waiting = 0
         self._is_closed = True
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(sock.close)
@@ -301,15 +326,11 @@ class SmcListener:
         """
         with self._lock:
             self._check()
-            self._waiting += 1
+            self._reception.enter()
         try:
             found = self._accepted()
         finally:
-            with self._lock:
-                self._waiting -= 1
-                is_last = self._is_closed and not self._waiting
-            if is_last:
-                self._reception.close()
+            self._reception.leave()
         found[0].settimeout(socket.getdefaulttimeout())
         return found
 
@@ -344,7 +365,6 @@ class SmcListener:
             if self._is_closed:
                 return
             self._is_closed = True
-            is_last = not self._waiting
         for each in self._announced:
             each.close()
         if os.getpid() != self._pid:
@@ -353,9 +373,6 @@ class SmcListener:
             if self._row is not None:
                 self._row.close()
             self._reception.stop()
-            if is_last:
-                self._reception.close()
-        self._sock.close()
 
     @property
     def family(self) -> socket.AddressFamily:
