@@ -8,7 +8,7 @@ import errno
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -160,6 +160,45 @@ def test_a_fault_of_the_system_is_told_and_outlived(caplog: pytest.LogCaptureFix
             until(lambda: "rests" in caplog.text)
         server, _ = listener.accept()
         server.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENETDOWN, errno.EPROTO, errno.EHOSTUNREACH, errno.EPERM, errno.ECONNABORTED])
+def test_an_error_of_one_connection_is_outlived(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux's accept hands out what is pending on the connection that it would have given."""
+    refused = accepting(monkeypatch, number)
+    with serving(path="tcp") as listener:
+        with socket.create_connection(listener.getsockname(), GUARD) as client:
+            server, address = listener.accept()
+            assert address == client.getsockname()
+            server.close()
+        assert refused == [number]
+
+
+def test_an_error_of_the_listening_socket_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    accepting(monkeypatch, errno.EINVAL)
+    with serving(path="tcp") as listener:
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"the listener has failed: .*Invalid argument"):
+                listener.accept()
+        assert "receives nobody any more" in caplog.text
+
+
+def accepting(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
+    """Have the first accept of the next listener fail by this error: the errors that were raised."""
+    raised: list[int] = []
+
+    accept = socket.socket.accept
+
+    def failing(sock: socket.socket) -> tuple[socket.socket, Any]:
+        if not raised:
+            raised.append(number)
+            raise OSError(number, os.strerror(number))
+        return accept(sock)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    return raised
 
 
 def test_a_forbidden_fallback_is_never_accepted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import logging
 import os
 import select
 import signal
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from smcfast.steps import Steps, Wait
 
 _GONE: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
+_BROKEN: Final = (errno.EBADF, errno.EINVAL)
+"""Errors of the listening socket itself. Any other may be that of one connection: Linux hands out what is pending on it."""
 
 
 class _Reception:
@@ -167,10 +170,11 @@ class _Reception:
             except _GONE:
                 return
             except OSError as error:
-                if error.errno not in netlink.EXHAUSTED:
+                if error.errno in _BROKEN:
                     raise
-                # The kernel would report the listener as ready again and again.
-                logger.warning("accept: %s; the listener rests for %s s", error.strerror, RETRY_DELAY)
+                # The kernel may report the listener as ready again and again.
+                level = logging.WARNING if error.errno in netlink.EXHAUSTED else logging.DEBUG
+                logger.log(level, "accept: %s; the listener rests for %s s", error.strerror, RETRY_DELAY)
                 self._rests_until = monotonic() + RETRY_DELAY
                 return
             conn.setblocking(False)
