@@ -287,6 +287,17 @@ def test_a_close_beside_accepts_that_time_out(caplog: pytest.LogCaptureFixture) 
     assert caplog.text == ""
 
 
+def test_who_takes_from_a_stopped_listener_gets_ebadf() -> None:
+    """As `accept` does when the listener is closed after it has looked."""
+    listener = serving(path="tcp")
+    reception = listener._reception
+    reception.enter()
+    listener.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        reception.take()
+    reception.leave()
+
+
 async def test_blocking_calls_inside_a_running_loop() -> None:
     """Not what a loop is for, but nothing of it is taken: set-ups here have no loop."""
     with serving() as listener, calling(listener) as client:

@@ -91,7 +91,7 @@ class _Reception:
     def take(self) -> tuple[SmcSocket, Any] | None:
         """A connection and its peer's address; None when none is ready.
 
-        :raises OSError: EINVAL: the thread has ended by an error, which is logged.
+        :raises OSError: EBADF: it has been stopped. EINVAL: the thread has ended by an error, which is logged.
         """
         try:
             os.eventfd_read(self.ready)
@@ -100,6 +100,8 @@ class _Reception:
         with self._lock:
             if not self._done:
                 os.eventfd_write(self.ready, 1)  # for the next one
+                if self._error is None:
+                    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
                 raise OSError(errno.EINVAL, f"the listener has failed: {self._error}")
             was_full = self._is_full()
             found = self._done.popleft()
