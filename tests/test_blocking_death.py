@@ -124,6 +124,31 @@ def test_a_selector_hears_of_a_kill(spawn: Spawn, path: str, event: int) -> None
             send_by(selector, client)
 
 
+def test_a_selector_still_knows_of_a_kill_when_the_last_bytes_are_read(spawn: Spawn) -> None:
+    """The death is told once, and the call that takes what is there does not look for it."""
+    child, client = held(spawn, "smc-d", "last words")
+    with client, connected() as (other, friend), selectors.DefaultSelector() as selector:
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            send_for_ever(client)
+        selector.register(client, selectors.EVENT_WRITE)
+        assert selector.select(0) == []
+        selector.register(other, selectors.EVENT_READ)
+        child.kill()
+        assert selector.select(GUARD), "the end of TCP or of the process is shown"
+        selector.unregister(client)
+        friend.sendall(b"x")
+        assert selector.select(GUARD), "so the other end is shown too, which came before"
+        selector.unregister(other)
+        assert client.recv(100) == b"last words"
+        for event in (selectors.EVENT_READ, selectors.EVENT_WRITE):
+            selector.register(client, event)
+            assert selector.select(GUARD)
+            selector.unregister(client)
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+
+
 def test_a_stopped_peer_is_waited_for(spawn: Spawn, path: str) -> None:
     child, client = held(spawn, path)
     with client:

@@ -47,6 +47,8 @@ pub struct Lamp {
 struct Shown {
     readable: bool,
     writable: bool,
+    /// The peer has ended. It is told once, to this lamp; the endpoint need not have heard of it yet.
+    over: bool,
 }
 
 /// What the calls of an endpoint's user are about, besides the one that is over.
@@ -75,6 +77,7 @@ impl Lamp {
             shown: Mutex::new(Shown {
                 readable: false,
                 writable: true,
+                over: false,
             }),
         })
     }
@@ -89,9 +92,12 @@ impl Lamp {
         // While it is locked, a ring for a word that is armed here waits to be shown.
         let mut shown = self.lock();
         // A word that a sleeper has armed is left to him: to arm it anew may take it back, when the peer is about to look.
-        let readable =
-            users.deaf || end.incoming(1) != Incoming::Empty || !(users.reading || end.arm_read(1));
-        let writable = end.is_writable() || !(users.writing || end.arm_room(usize::MAX));
+        let readable = shown.over
+            || users.deaf
+            || end.incoming(1) != Incoming::Empty
+            || !(users.reading || end.arm_read(1));
+        let writable =
+            shown.over || end.is_writable() || !(users.writing || end.arm_room(usize::MAX));
         self.show_readable(&mut shown, readable);
         self.show_writable(&mut shown, writable);
     }
@@ -111,6 +117,7 @@ impl Lamp {
     /// The peer has ended: whoever reads or writes will find out how.
     fn ended(&self) {
         let mut shown = self.lock();
+        shown.over = true;
         self.show_readable(&mut shown, true);
         self.show_writable(&mut shown, true);
     }
