@@ -88,6 +88,9 @@ def test_the_own_end_of_reading_is_readable(path: str) -> None:
         server.shutdown(socket.SHUT_RD)
         assert seen(selectors.PollSelector, server, READ) == READ
         assert server.recv(1) == b""
+    with connected(path=path) as (_, server):
+        server.shutdown(socket.SHUT_RD)
+        assert seen(selectors.PollSelector, server, READ) == READ, "before the first use of its descriptor"
 
 
 def test_one_who_waits_in_a_selector_takes_no_cpu(path: str) -> None:

@@ -198,11 +198,17 @@ impl Lamps {
         fork::is_current(self.generation)
     }
 
-    /// A lamp for `end`, which shows the truth already; `tcp` is the connection beside it. [`Self::put_out`] must follow.
+    /// A lamp for `end`, which shows the truth for `users` already; `tcp` is the connection beside it. [`Self::put_out`] must
+    /// follow.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM, ENOSPC; ENOTSUP for an end that is not on shared memory.
-    pub fn light(&self, end: &mut Endpoint, tcp: BorrowedFd<'_>) -> io::Result<Arc<Lamp>> {
+    pub fn light(
+        &self,
+        end: &mut Endpoint,
+        tcp: BorrowedFd<'_>,
+        users: Users,
+    ) -> io::Result<Arc<Lamp>> {
         let Some(group) = end.shared_group() else {
             return Err(io::ErrorKind::Unsupported.into());
         };
@@ -214,7 +220,7 @@ impl Lamps {
             self.put_out(&lamp, tcp);
             return Err(error);
         }
-        lamp.settle(end, Users::default());
+        lamp.settle(end, users);
         Ok(lamp)
     }
 
@@ -280,7 +286,9 @@ mod tests {
         )
         .expect("sockets");
         let lamps = Lamps::begin().expect("a thread");
-        let lamp = lamps.light(&mut pair.client, tcp.as_fd()).expect("a lamp");
+        let lamp = lamps
+            .light(&mut pair.client, tcp.as_fd(), Users::default())
+            .expect("a lamp");
         (pair, lamps, lamp, tcp, other)
     }
 

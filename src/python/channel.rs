@@ -209,7 +209,8 @@ impl Channel {
         }
         let mut inner = self.endpoint.get().ours(py)?;
         let lamps = Arc::clone(&lamps.0);
-        let lamp = fds::with(self.tcp, |tcp| lamps.light(&mut inner.end, tcp))
+        let users = self.users();
+        let lamp = fds::with(self.tcp, |tcp| lamps.light(&mut inner.end, tcp, users))
             .map_err(|error| from_system(&error))?;
         let number = lamp.fd().as_raw_fd();
         *lit = Some(Lit { lamps, lamp });
@@ -348,12 +349,16 @@ impl Channel {
         let lit = locked(py, &self.lamp);
         let Some(lit) = &*lit else { return };
         if let Ok(mut inner) = self.endpoint.get().ours(py) {
-            let users = lamp::Users {
-                deaf: self.is_deaf.load(Ordering::SeqCst),
-                reading: self.readers.is_anybody(),
-                writing: self.writers.is_anybody(),
-            };
-            lit.lamp.settle(&mut inner.end, users);
+            lit.lamp.settle(&mut inner.end, self.users());
+        }
+    }
+
+    /// Whom the lamp must not take a word from; under the endpoint's lock, under which they arm and leave.
+    fn users(&self) -> lamp::Users {
+        lamp::Users {
+            deaf: self.is_deaf.load(Ordering::SeqCst),
+            reading: self.readers.is_anybody(),
+            writing: self.writers.is_anybody(),
         }
     }
 }
