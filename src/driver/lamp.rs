@@ -214,8 +214,12 @@ impl Lamps {
         };
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let lamp = Arc::new(Lamp::new(end, group, number)?);
-        lamp.group.add_to(&self.waker, number)?;
+        // First: a death is told once, perhaps at once, and to nobody if the number is not known yet.
         self.lit().insert(number, Arc::clone(&lamp));
+        if let Err(error) = lamp.group.add_to(&self.waker, number) {
+            self.lit().remove(&number);
+            return Err(error);
+        }
         if let Err(error) = self.waker.watch(tcp, Interest::Readable, number) {
             self.put_out(&lamp, tcp);
             return Err(error);
@@ -337,6 +341,43 @@ mod tests {
         pair.server.read(Target::from(&mut into[..]));
         assert!(shows_within(&lamp, PollFlags::OUT, PATIENCE));
         assert!(!shows(&lamp, PollFlags::IN));
+    }
+
+    #[test]
+    fn one_that_cannot_be_lit_leaves_nothing_and_the_other_as_it_is() {
+        let (mut pair, lamps, lamp, tcp, _other) = lit();
+        let second = lamps.light(&mut pair.client, tcp.as_fd(), Users::default());
+        let error = second.expect_err("its bell is in the set already");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(lamps.lit().len(), 1);
+        pair.server
+            .write_some(Source::from(&b"a"[..]))
+            .expect("room");
+        assert!(shows_within(&lamp, PollFlags::IN, PATIENCE));
+    }
+
+    #[test]
+    fn an_end_that_was_told_is_shown_when_what_came_before_is_read() {
+        let (mut pair, _lamps, lamp, _tcp, other) = lit();
+        let bytes = vec![7; 1 << 20];
+        assert!(
+            pair.client
+                .write_some(Source::from(&bytes[..]))
+                .expect("room")
+                > 0
+        );
+        lamp.settle(&mut pair.client, Users::default());
+        assert!(!shows(&lamp, PollFlags::OUT));
+        pair.server
+            .write_some(Source::from(&b"a"[..]))
+            .expect("room");
+        drop(other);
+        assert!(shows_within(&lamp, PollFlags::OUT, PATIENCE));
+        let mut one = [0];
+        assert_eq!(pair.client.incoming(1), Incoming::Bytes(1));
+        pair.client.read(Target::from(&mut one[..]));
+        lamp.settle(&mut pair.client, Users::default());
+        assert!(shows(&lamp, PollFlags::IN) && shows(&lamp, PollFlags::OUT));
     }
 
     #[test]
