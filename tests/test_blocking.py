@@ -6,16 +6,18 @@ import asyncio
 import hashlib
 import random
 import socket
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import smcfast
-from smcfast import SmcConfig
+from smcfast import SmcConfig, ringsocket
 from smcfast.ringsocket import RingSocket
 from support.addresses import port_of
 from support.sockets import (
+    GUARD,
     PATHS,
     RING,
     Beside,
@@ -227,6 +229,32 @@ def test_a_close_wakes_the_threads_that_wait_in_the_socket() -> None:
             with pytest.raises(OSError, match="Bad file descriptor"):
                 one.result()
         assert len(received(client, 4 * RING)) == RING
+
+
+def test_a_second_close_leaves_the_descriptor_to_the_first() -> None:
+    """The first one still needs it, and may wait for another thread's call."""
+    with connected() as (client, server):
+        assert isinstance(client, RingSocket)
+        channel = client._channel
+        assert not isinstance(channel, ringsocket._ClosedChannel)
+        close = channel.close
+        begun, goes_on = threading.Event(), threading.Event()
+
+        class Slow:
+            def close(self) -> None:
+                begun.set()
+                assert goes_on.wait(GUARD)
+                close()
+
+        client._channel = Slow()  # type: ignore[assignment]
+        first = Beside(client.close)
+        assert begun.wait(GUARD)
+        client.close()
+        assert client._tcp.fileno() >= 0
+        goes_on.set()
+        first.result()
+        assert client._tcp.fileno() == -1
+        assert server.recv(1) == b""
 
 
 def test_what_a_ring_cannot_do_is_said() -> None:

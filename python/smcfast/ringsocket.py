@@ -75,6 +75,7 @@ class RingSocket:
     def __init__(self, tcp: socket.socket, endpoint: Endpoint, info: SmcInfo, timeout: float | None) -> None:
         """Take over `tcp`, the connection beside the rings, also if this raises."""
         self._closed = True
+        self._closing = threading.Lock()
         try:
             tcp.setblocking(False)
             self._channel: _core.Channel | _ClosedChannel = _core.Channel(endpoint, tcp.fileno())
@@ -260,16 +261,28 @@ class RingSocket:
         self._closed = True
         if self._io_refs > 0 or self._tcp.fileno() < 0:
             return
+        if os.getpid() != self._pid:
+            # The lock may be that of a thread of the parent.
+            self._channel = _ClosedChannel()
+            self.smc_info = replace(self.smc_info, read_counters=None)
+            self._tcp.close()
+        elif self._closing.acquire(blocking=False):
+            # Otherwise who has it closes all; a signal handler must not wait for the call that it has interrupted.
+            try:
+                self._close()
+            finally:
+                self._closing.release()
+
+    def _close(self) -> None:
         # Who is in a call still has the channel; memory and descriptors go with it.
         channel, self._channel = self._channel, _ClosedChannel()
         try:
-            if os.getpid() == self._pid and not isinstance(channel, _ClosedChannel):
+            if not isinstance(channel, _ClosedChannel):
                 channel.close()
                 counters = dict(self.smc_info.counters)
                 self.smc_info = replace(self.smc_info, read_counters=counters.copy)
-            else:
-                self.smc_info = replace(self.smc_info, read_counters=None)
         finally:
+            # Last, and by nobody else: the channel knows it by its number.
             self._tcp.close()
 
     def detach(self) -> int:
