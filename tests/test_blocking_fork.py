@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import warnings
 from typing import TYPE_CHECKING
 
 import pytest
 
 import smcfast
+from smcfast import SmcConfig
+from smcfast.discovery import Invitation
+from smcfast.ringsocket import RingSocket
 from support.process import in_a_child
-from support.sockets import Beside, calling, config_of, connected, received, serving, sleeps
+from support.sockets import Beside, calling, config_of, connected, received, serving, sleeps, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,6 +59,38 @@ def test_a_child_is_refused_and_the_parent_goes_on() -> None:
         assert late.recv(1) == b"z"
         late.close()
         served.close()
+
+
+def test_a_child_of_a_moment_in_which_the_locks_are_held() -> None:
+    """Nobody gives them back in the child, so nobody may wait for them there."""
+    with serving(path="tcp") as listener, connected() as (client, server):
+        assert isinstance(client, RingSocket)
+
+        def child() -> None:
+            refused(listener.accept, listener.fileno)
+            listener.close()
+            client.close()
+
+        with listener._lock, listener._reception._lock, client._closing:
+            assert in_a_child(child) == ""
+        client.sendall(b"x")
+        assert server.recv(1) == b"x"
+
+
+def test_a_child_closes_its_descriptors_of_a_set_up_under_way() -> None:
+    with serving() as listener, socket.socket() as tcp:
+        invitation = Invitation(tcp, listener.getsockname(), SmcConfig())
+        assert invitation.why is None
+        tcp.connect(listener.getsockname())
+        until(lambda: bool(listener._reception._guests))
+        guests = list(listener._reception._guests)
+
+        def child() -> None:
+            listener.close()
+            assert [guest.conn.fileno() for guest in guests] == [-1]
+
+        assert in_a_child(child) == ""
+        invitation.close()
 
 
 def test_a_child_that_forgets_them_harms_nobody() -> None:

@@ -131,6 +131,8 @@ class _Reception:
         """In a forked child: the thread is not here, and the connections are the parent's."""
         for conn, _ in self._done:
             conn.close()
+        for guest in self._guests:
+            guest.conn.close()
         self.close()
 
     def close(self) -> None:
@@ -320,7 +322,7 @@ class SmcListener:
         """Warn of a listener that nobody closed, and close it."""
         if self._is_closed:
             return
-        if os.getpid() == self._pid and not sys.is_finalizing():
+        if self._is_ours() and not sys.is_finalizing():
             _warn(f"unclosed {self!r}", ResourceWarning, source=self)
         self.close()
 
@@ -330,13 +332,15 @@ class SmcListener:
         :raises TimeoutError: none came within the timeout.
         :raises BlockingIOError: none is ready, and the timeout is 0.
         """
+        self._check()
         with self._lock:
             self._check()
             self._reception.enter()
         try:
             found = self._accepted()
         finally:
-            self._reception.leave()
+            if self._is_ours():
+                self._reception.leave()
         found[0].settimeout(socket.getdefaulttimeout())
         return found
 
@@ -367,18 +371,25 @@ class SmcListener:
 
     def close(self) -> None:
         """Accept nobody any more, and close what nobody has accepted. No second call does any harm."""
+        if not self._is_ours():
+            self._forget()
+            return
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
         for each in self._announced:
             each.close()
-        if os.getpid() != self._pid:
+        if self._row is not None:
+            self._row.close()
+        self._reception.stop()
+
+    def _forget(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            for each in self._announced:
+                each.close()
             self._reception.forget()
-        else:
-            if self._row is not None:
-                self._row.close()
-            self._reception.stop()
 
     @property
     def family(self) -> socket.AddressFamily:
@@ -428,8 +439,12 @@ class SmcListener:
         """Whether `accept` may wait."""
         return self._timeout != 0.0
 
+    def _is_ours(self) -> bool:
+        """False in a forked child, where the locks may be those of threads of the parent."""
+        return os.getpid() == self._pid
+
     def _check(self) -> None:
-        if os.getpid() != self._pid:
+        if not self._is_ours():
             raise RuntimeError("this server belongs to the process that forked; a child must start its own")
         if self._is_closed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
