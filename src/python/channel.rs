@@ -202,8 +202,9 @@ impl Channel {
     /// A descriptor that selectors can poll: readable while a `recv` would not wait, writable while a `send` would not. It is of
     /// no other use.
     fn fileno(&self, py: Python<'_>, lamps: &Lamps) -> PyResult<RawFd> {
-        self.check(py)?;
         let mut lit = locked(py, &self.lamp);
+        // Behind the lock: a `close` that this does not see waits for the lock, to put the lamp out.
+        self.check(py)?;
         if let Some(lit) = &*lit {
             return Ok(lit.lamp.fd().as_raw_fd());
         }
