@@ -287,6 +287,26 @@ def test_a_close_beside_accepts_that_time_out(caplog: pytest.LogCaptureFixture) 
     assert caplog.text == ""
 
 
+def test_a_close_in_the_thread_itself(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """As the finalizer of a forgotten listener does, wherever the collector runs: the thread goes on to its end."""
+    connected_once()
+    before = descriptors()
+    accept = socket.socket.accept
+
+    def closing(sock: socket.socket) -> tuple[socket.socket, Any]:
+        found = accept(sock)
+        listener.close()
+        return found
+
+    monkeypatch.setattr(socket.socket, "accept", closing)
+    listener = serving(path="tcp")
+    with socket.create_connection(listener.getsockname(), GUARD) as client:
+        assert client.recv(1) == b""
+    listener._reception._thread.join(GUARD)
+    assert descriptors() == before
+    assert caplog.text == ""
+
+
 def test_who_takes_from_a_stopped_listener_gets_ebadf() -> None:
     """As `accept` does when the listener is closed after it has looked."""
     listener = serving(path="tcp")
