@@ -1,12 +1,13 @@
 //! One end of a connection for Python: reads and writes that never wait. Those that must are in [`waiting`], those that
 //! happen in place in [`loans`].
 
+mod facts;
 mod loans;
 mod waiting;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -26,6 +27,7 @@ use super::view::View;
 use crate::driver;
 use crate::driver::endpoint::{Fault, Incoming};
 use crate::mem::{Source, Target, fork};
+pub(super) use facts::{DeviceFacts, Facts, SpinTimes};
 use loans::Loans;
 use waiting::Waiters;
 
@@ -43,39 +45,6 @@ pub(super) struct Endpoint {
     path: &'static str,
     facts: Facts,
     generation: u64,
-}
-
-/// What does not change.
-pub(super) struct Facts {
-    pub(super) eid: String,
-    pub(super) version: u8,
-    /// None for all but the first connection of a link group.
-    pub(super) release: Option<u8>,
-    /// The own GID in text, as its path writes it.
-    pub(super) gid: String,
-    pub(super) peer_gid: String,
-    /// None in shared memory.
-    pub(super) device: Option<DeviceFacts>,
-    pub(super) spin: SpinTimes,
-}
-
-/// What a link runs over.
-pub(super) struct DeviceFacts {
-    pub(super) name: String,
-    pub(super) port: u8,
-    /// Bytes.
-    pub(super) mtu: u32,
-    /// The number of the own queue pair.
-    pub(super) pair: u32,
-}
-
-/// How long to look before sleeping.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SpinTimes {
-    /// Spinning in place, only for a loop with no other wait.
-    pub(super) inline: Duration,
-    /// Polling with the loop going on; zero turns both off.
-    pub(super) poll: Duration,
 }
 
 pub(super) struct Inner {
