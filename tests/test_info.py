@@ -229,6 +229,7 @@ def public() -> list[Any]:
 UNDERSTOOD = {
     "Any",
     "Awaitable",
+    "Buffer",
     "Callable",
     "Literal",
     "Mapping",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from smcfast.config import SmcConfig
     from smcfast.delivery import Delivered
     from smcfast.info import SmcInfo
+    from smcfast.streams import SmcStreamReader, SmcStreamWriter
 
 DEFAULT_LIMIT = 2**16
 
@@ -50,7 +51,7 @@ async def open_smc_connection(
     interleave: int | None = None,
     all_errors: bool = False,
     config: SmcConfig | None = None,
-) -> tuple[streams.SmcStreamReader, streams.SmcStreamWriter]:
+) -> tuple[SmcStreamReader, SmcStreamWriter]:
     """Connect to `host` and `port`; the arguments are those of `asyncio.open_connection`.
 
     The path and, when it is "tcp", the reason are in ``writer.get_extra_info("smc")``, an `SmcInfo`.

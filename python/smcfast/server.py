@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from smcfast._core import StatusRow
     from smcfast.config import SmcConfig
     from smcfast.delivery import Delivered, Make
+    from smcfast.streams import SmcStreamReader, SmcStreamWriter
     from smcfast.tls import Tls
 
 WAIT_CLOSED_WAITS: Final = sys.version_info >= (3, 12)
@@ -35,7 +36,7 @@ WAIT_CLOSED_WAITS: Final = sys.version_info >= (3, 12)
 
 
 async def start_smc_server(
-    client_connected_cb: Callable[[streams.SmcStreamReader, streams.SmcStreamWriter], Awaitable[None] | None],
+    client_connected_cb: Callable[[SmcStreamReader, SmcStreamWriter], Awaitable[None] | None],
     host: str | Sequence[str] | None = None,
     port: int | str | None = None,
     *,
