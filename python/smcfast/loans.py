@@ -113,6 +113,10 @@ class _Copied(bytearray):
     def __len__(self) -> int:
         return self._size  # also when it is closed, and empty
 
+    def __repr__(self) -> str:
+        """Its size and state; not its bytes, of which there may be millions."""
+        return f"<{type(self).__name__} {'closed ' if self.closed else ''}{self._size} bytes>"
+
     def _count(self, n: int | None, name: str) -> int:
         """`n`, or all; checked."""
         if self.closed:
