@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
+import pickle
 import random
 import socket
 import threading
@@ -46,6 +48,13 @@ PIECES = [1, 64, 4095, 4096, 4097, RING - 1, RING, RING + 1, 2 * RING + 1, 100_0
 def path(request: pytest.FixtureRequest) -> str:
     value: str = request.param
     return value
+
+
+def test_a_socket_is_not_copied(path: str) -> None:
+    with connected("127.0.0.1", path) as (client, _):
+        for way in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot pickle"):
+                way(client)
 
 
 def test_bytes_both_ways_and_the_end(host: str, path: str) -> None:

@@ -106,6 +106,10 @@ class RingSocket:
             return f"<{type(self).__name__} closed>"
         return f"<{type(self).__name__} {self.smc_info.path} laddr={self._names[0]} raddr={self._names[1]}>"
 
+    def __getstate__(self) -> NoReturn:
+        """As the standard library's: a copy that went would close the descriptors of the other."""
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+
     def __enter__(self) -> Self:
         return self
 
