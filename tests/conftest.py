@@ -16,6 +16,7 @@ import random
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,17 @@ def pytest_collection_finish() -> None:
     """Each test collects garbage several times: not among the thousands of tests and the modules, which stay to the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What a first try has left is not for the second one to answer for (docs/decisions/0027)."""
+    if getattr(item, "execution_count", 1) > 1:
+        for name in ("last_traceback", "last_value", "last_exc"):
+            setattr(sys, name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
 
 
 @pytest.hookimpl(tryfirst=True)

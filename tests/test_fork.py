@@ -133,6 +133,7 @@ def touches_of_endpoint(end: Any) -> Touches:
         "write_eof": end.write_eof,
         "close": lambda: end.close(0),
         "abort": end.abort,
+        "leave_group": end.leave_group,
         "lost": end.lost,
         "tcp_ended": lambda: end.tcp_ended(False),
         "bypassed": end.bypassed,
