@@ -66,7 +66,7 @@ class SmcConfig:
         handshake bytes into the stream of a plain TCP peer. Default: ().
     :param rmb_size: bytes of each connection's receive buffer, a power of two, 16384..536870912. Default: 1048576.
     :param spin_us: microseconds for which a waiter looks for the peer's bytes before it sleeps, 0..10000: the first 5 in
-        place (a tenth where that is more, 100 at most), the rest between turns of the loop; handshakes look twice as long, between turns of the loop. 0 sleeps at
+        place, the rest between turns of the loop; handshakes look twice as long, between turns of the loop. 0 sleeps at
         once. Default: 50.
     :param preallocate: take a receive buffer's memory at set-up instead of at its first use. Default: False.
     :param rendezvous_dir: a directory that containers share, as an absolute path, which is kept as a str: the rendezvous

@@ -23,11 +23,8 @@ use crate::fabric::shm::Meeting;
 use crate::wire::SizeCode;
 use crate::wire::clc::Diagnosis;
 
-/// Spinning in place takes so long, or a tenth of the time for which a wait may look where that is more: then a turn of the loop
-/// is slow as well.
-const INLINE: Duration = Duration::from_micros(5);
-/// But never longer than this: nobody else has a turn meanwhile.
-const INLINE_MAX: Duration = Duration::from_micros(100);
+/// Spinning in place never takes longer than this, however long polling may take.
+const INLINE_MAX: Duration = Duration::from_micros(5);
 
 /// What a step waits for: descriptors with something to read, descriptors with room, and the moment when that is over.
 type Wait = (Vec<RawFd>, Vec<RawFd>, f64);
@@ -319,7 +316,7 @@ fn endpoint(
         peer_gid: hex(&peer_gid),
         device,
         spin: SpinTimes {
-            inline: (poll / 10).max(INLINE).min(poll).min(INLINE_MAX),
+            inline: poll.min(INLINE_MAX),
             poll,
         },
     };
