@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SmcSocket: TypeAlias = "RingSocket | PlainSocket"
 """What both ends of a blocking connection are."""
+# What `socket.create_connection` has as its default: programs hand it on.
 _DEFAULT: Any = socket._GLOBAL_DEFAULT_TIMEOUT  # type: ignore[attr-defined]
 BACKLOG = 128
 """Connections that may wait for `accept` unless `backlog` says otherwise."""

@@ -28,7 +28,7 @@ from smcfast.places import Places
 from smcfast.plainsocket import PlainSocket
 from smcfast.ringsocket import RingSocket
 from smcfast.spare import Spare
-from smcfast.timeouts import checked
+from smcfast.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,7 +276,7 @@ class _Guest:
         self.steps.give_up()
 
 
-class SmcListener:
+class SmcListener(Timeouts):
     """A listening socket whose connections take the fastest path that both ends share; made by `create_server`.
 
     A thread of its own receives clients and goes through their handshakes, up to `backlog` of them at once, so that they are
@@ -417,27 +417,6 @@ class SmcListener:
     def setsockopt(self, level: int, optname: int, *args: Any) -> None:
         """Set an option of the listening socket."""
         self._sock.setsockopt(level, optname, *args)
-
-    @property
-    def timeout(self) -> float | None:
-        """As `gettimeout`."""
-        return self._timeout
-
-    def gettimeout(self) -> float | None:
-        """Seconds that `accept` may wait; None for ever, 0.0 not at all."""
-        return self._timeout
-
-    def settimeout(self, value: float | None, /) -> None:
-        """Let `accept` wait for `value` seconds, for ever (None), or not at all (0)."""
-        self._timeout = checked(value)
-
-    def setblocking(self, flag: bool, /) -> None:
-        """As ``settimeout(None)`` or ``settimeout(0.0)``."""
-        self._timeout = None if flag else 0.0
-
-    def getblocking(self) -> bool:
-        """Whether `accept` may wait."""
-        return self._timeout != 0.0
 
     def _is_ours(self) -> bool:
         """False in a forked child, where the locks may be those of threads of the parent."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from smcfast import _native, counts, log, page
-from smcfast.timeouts import checked
+from smcfast.timeouts import Timeouts
 
 if _native.AVAILABLE:
     from smcfast import _core
@@ -63,7 +63,7 @@ class _ClosedChannel:
     recv = recv_into = send = sendall = shutdown_read = shutdown_write = _refuse
 
 
-class RingSocket:
+class RingSocket(Timeouts):
     """A connected stream socket whose bytes go through rings, with the methods of `socket.socket`.
 
     Each call works in the thread that makes it, and gives the interpreter's lock up while it waits. One thread may send while
@@ -182,29 +182,6 @@ class RingSocket:
         """
         channel = self._channel
         return -1 if isinstance(channel, _ClosedChannel) else channel.fileno(_shared_lamps())
-
-    # Timeouts.
-
-    @property
-    def timeout(self) -> float | None:
-        """As `gettimeout`."""
-        return self._timeout
-
-    def gettimeout(self) -> float | None:
-        """Seconds that a call may wait; None for ever, 0.0 not at all."""
-        return self._timeout
-
-    def settimeout(self, value: float | None, /) -> None:
-        """Let calls wait for `value` seconds, for ever (None), or not at all (0)."""
-        self._timeout = checked(value)
-
-    def setblocking(self, flag: bool, /) -> None:
-        """As ``settimeout(None)`` or ``settimeout(0.0)``."""
-        self._timeout = None if flag else 0.0
-
-    def getblocking(self) -> bool:
-        """Whether calls may wait."""
-        return self._timeout != 0.0
 
     # Bytes.
 

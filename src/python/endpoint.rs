@@ -590,12 +590,7 @@ impl Endpoint {
             self.ours(py)?.try_read(target)
         } else {
             // The lock is taken and given back without the interpreter: nobody who holds it waits for us.
-            detached(py, || {
-                self.inner
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .try_read(target)
-            })
+            detached(py, || self.lock_detached().try_read(target))
         };
         read.then_some(())
             .ok_or_else(|| PyRuntimeError::new_err("two threads read one stream at the same time"))
@@ -611,10 +606,7 @@ impl Endpoint {
             inner.write(bytes)
         } else {
             drop(inner);
-            detached(py, || {
-                let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-                inner.write(bytes)
-            })
+            detached(py, || self.lock_detached().write(bytes))
         };
         written.map_err(|fault| from_fault(py, fault))
     }

@@ -7,8 +7,6 @@ use super::medium::Medium;
 use super::{Endpoint, Fault};
 use crate::mem::Source;
 use crate::mem::header::Header;
-use crate::proto::connection::Connection;
-use crate::wire::cdc::ProducerFlags;
 
 impl Endpoint {
     /// Takes as many of `bytes` as fit now: so many, 0 when there is no room.
@@ -29,9 +27,7 @@ impl Endpoint {
             });
         }
         // What the peer is told with the next cursor: it need not hurry any more.
-        if is_blocked(&self.connection) {
-            self.connection.set_write_blocked(false);
-        }
+        self.calm();
         self.put(bytes.split_at(n).0);
         Ok(n)
     }
@@ -54,8 +50,4 @@ impl Endpoint {
     pub(in crate::driver) fn header(&self) -> &Header {
         &self.header
     }
-}
-
-fn is_blocked(connection: &Connection) -> bool {
-    connection.flags().0.contains(ProducerFlags::WRITE_BLOCKED)
 }
